@@ -1,0 +1,214 @@
+"""Values the core decides about: the deployment as planned, nodes as offered, members as reported."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+CONFIG_DIGEST_NONE = ""
+
+
+@dataclass(frozen=True, order=True)
+class SlotKey:
+    """One place to fill. `node_rank` counts within the group; `str()` is what operators type and read."""
+
+    instance: str
+    dp_rank: int
+    node_rank: int
+
+    def __str__(self) -> str:
+        return f"{self.instance}/{self.dp_rank}/{self.node_rank}"
+
+    @staticmethod
+    def parse(text: str) -> SlotKey:
+        """Read `instance/dp_rank/node_rank`; ValueError if it is not that."""
+        instance, dp_rank, node_rank = text.split("/")
+        return SlotKey(instance, int(dp_rank), int(node_rank))
+
+
+@dataclass(frozen=True)
+class PortRange:
+    """`size` consecutive ports from `first`."""
+
+    first: int
+    size: int
+
+    def __iter__(self):  # type: ignore[no-untyped-def]
+        return iter(range(self.first, self.first + self.size))
+
+    def __str__(self) -> str:
+        return f"{self.first}-{self.first + self.size - 1}"
+
+
+class Scope(str, Enum):
+    """What restarts together when one member fails."""
+
+    GROUP = "group"
+    INSTANCE = "instance"
+
+
+@dataclass(frozen=True)
+class InstancePlan:
+    """One instance: `dp_size` groups of `nnodes` slots."""
+
+    name: str
+    role: str
+    dp_size: int
+    nnodes: int
+    scope: Scope
+    devices_per_slot: int
+    engine: str  # name in a node's `engines`
+    model: str
+    config_digest: str
+    master_ports: PortRange
+    api_ports: PortRange
+    dp_rpc_ports: PortRange | None  # native translations only
+    api_on_every_group: bool = True  # False: native_internal, one API server for the whole instance
+    engine_versions: tuple[str, ...] = ()  # version prefixes that fit the profile; empty = any
+
+    def slots(self) -> list[SlotKey]:
+        return [SlotKey(self.name, g, r) for g in range(self.dp_size) for r in range(self.nnodes)]
+
+    def scope_slots(self, dp_rank: int) -> list[SlotKey]:
+        """All slots that start and stop together with group `dp_rank`."""
+        if self.scope is Scope.INSTANCE:
+            return self.slots()
+        return [SlotKey(self.name, dp_rank, r) for r in range(self.nnodes)]
+
+    def world_master(self, slot: SlotKey) -> SlotKey:
+        """The slot whose address is the master address of `slot`'s engine world."""
+        return SlotKey(self.name, 0 if self.scope is Scope.INSTANCE else slot.dp_rank, 0)
+
+    def has_api(self, slot: SlotKey) -> bool:
+        return slot.node_rank == 0 and (self.api_on_every_group or slot.dp_rank == 0)
+
+
+@dataclass(frozen=True)
+class Timers:
+    """Durations in seconds; every one is a setting of deploy.json."""
+
+    heartbeat_interval: float = 2.0
+    node_timeout: float = 7.0  # max(6, 3 x interval) + 1
+    prepare_timeout: float = 60.0
+    refusal_backoff: float = 30.0
+    refusal_backoff_max: float = 300.0
+    restart_backoff: float = 2.0
+    restart_backoff_max: float = 60.0
+    max_restarts: int = 5
+    stable_after: float = 600.0  # running this long clears the restart count
+    stop_grace: float = 20.0  # SIGTERM to SIGKILL in a failure stop
+    stop_timeout: float = 60.0  # after this an unconfirmed stop is sent again
+    start_unreachable_grace: float = 300.0
+    start_timeout: float = 7200.0
+    assemble_timeout: float = 600.0
+
+
+@dataclass(frozen=True)
+class DeploymentPlan:
+    """What one deploy.json describes, reduced to what decisions need."""
+
+    deployment_id: str
+    instances: tuple[InstancePlan, ...]
+    timers: Timers = field(default_factory=Timers)
+    allow_loopback: bool = False
+
+    def instance(self, name: str) -> InstancePlan:
+        for plan in self.instances:
+            if plan.name == name:
+                return plan
+        raise KeyError(name)
+
+
+@dataclass(frozen=True)
+class NodeOffer:
+    """What a node says of itself when it registers."""
+
+    node_id: str
+    incarnation: int
+    boot_id: str
+    address: str
+    role: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    device_kind: str = "cpu"
+    devices: tuple[str, ...] = ()
+    engines: Mapping[str, str] = field(default_factory=dict)  # name -> version ("" = unknown)
+    expected_nnodes: int = 0
+    expected_model: str = ""
+    hostname: str = ""
+
+
+class MemberState(str, Enum):
+    """State of one slot's engine process, as the node reports it."""
+
+    NONE = "none"  # nothing known or nothing started
+    PREPARED = "prepared"
+    STARTING = "starting"
+    LOADING = "loading"
+    READY = "ready"
+    FAILED = "failed"
+    STOPPING = "stopping"
+    STOPPED = "stopped"
+
+
+ENDED = frozenset({MemberState.FAILED, MemberState.STOPPED})
+RUNNING = frozenset({MemberState.STARTING, MemberState.LOADING, MemberState.READY, MemberState.STOPPING})
+
+
+@dataclass(frozen=True)
+class MemberReport:
+    """One slot's engine as a node sees it; a holding when it comes with a registration."""
+
+    slot: SlotKey
+    generation: int
+    epoch: int
+    run_id: str
+    config_digest: str
+    state: MemberState
+    stage: str = ""
+    stage_seconds: float = 0.0
+    reason: str = ""
+    workers_up: bool = False
+    workers_seen: int = 0
+    workers_expected: int = 0
+    pid: int = 0
+    exit_code: int | None = None
+    exit_signal: int | None = None
+    last_log_lines: tuple[str, ...] = ()
+    failure_class: str = ""
+    devices: tuple[str, ...] = ()
+    address: str = ""
+    master_addr: str = ""
+    master_port: int = 0
+    api_port: int = 0
+    dp_rpc_port: int = 0
+
+
+@dataclass(frozen=True)
+class Placement:
+    """One slot's share of a generation's record."""
+
+    node_id: str
+    boot_id: str
+    address: str
+    devices: tuple[str, ...]
+    api_port: int | None
+    master_addr: str
+    master_port: int
+    dp_rpc_port: int | None
+
+
+@dataclass(frozen=True)
+class GenerationRecord:
+    """What is stored before the first message of a generation leaves (rule 9)."""
+
+    instance: str
+    scope_id: str  # "prefill-0" or "prefill-0/1"
+    generation: int
+    run_id: str
+    config_digest: str
+    members: Mapping[SlotKey, Placement]
+    restarts: int = 0  # restarts used up before this generation
+    outcome: str = ""  # "" while it is wanted; "stopped" or "failed" (given up) once it is over
+    outcome_reason: str = ""
+    adopted_run_ids: tuple[str, ...] = ()  # run ids of other stores' generations that this scope has taken over

@@ -1,0 +1,192 @@
+"""From a stored record to ready members: prepare, start, readiness."""
+
+from __future__ import annotations
+
+from controller.core import assembly, placement, stopping
+from controller.core.actions import SendGroupReady, SendPrepare, SendRelease, SendStart
+from controller.core.events import CommandRefused, PrepareReported, RecordNotStored, RecordStored
+from controller.core.model import MemberState, SlotKey
+from controller.core.state import CoreState, Member, Phase, Refusal, ScopeState
+
+STORE_RETRY = 5.0  # seconds until a record that could not be stored is tried again
+
+
+def record_stored(s: CoreState, event: RecordStored) -> None:
+    scope = s.scopes.get(event.scope_id)
+    if scope is None or scope.phase is not Phase.STORING or scope.generation != event.generation:
+        return
+    s.enter(scope, Phase.PREPARING, "preparing", f"generation {scope.generation}: nodes check and reserve")
+    s.arm(s.now + s.plan.timers.prepare_timeout, "prepare", f"{scope.scope_id}#{scope.generation}")
+    for member in scope.members.values():
+        send_prepare(s, scope, member)
+
+
+def record_not_stored(s: CoreState, event: RecordNotStored) -> None:
+    """Nothing has been sent: stay where we are, say so, try again."""
+    scope = s.scopes.get(event.scope_id)
+    if scope is None or scope.phase is not Phase.STORING or scope.generation != event.generation:
+        return
+    s.enter(
+        scope, Phase.STORING, "store_failed",
+        f"generation {scope.generation} is not started because its record cannot be stored: {event.error}",
+    )  # fmt: skip
+    s.arm(s.now + STORE_RETRY, "store", f"{scope.scope_id}#{scope.generation}")
+
+
+def send_prepare(s: CoreState, scope: ScopeState, member: Member) -> None:
+    node = s.node_of(member.slot)
+    if node is None or not node.connected or member.placement is None:
+        return
+    s.emit(
+        SendPrepare(
+            node.offer.node_id, member.slot, scope.generation, scope.run_id, scope.config_digest,
+            member.placement, scope.plan.world_master(member.slot) == member.slot, s.plan.timers.prepare_timeout,
+        )
+    )  # fmt: skip
+
+
+def send_start(s: CoreState, scope: ScopeState, member: Member) -> None:
+    node = s.node_of(member.slot)
+    if node is None or not node.connected or member.placement is None:
+        return
+    s.emit(
+        SendStart(
+            node.offer.node_id,
+            member.slot,
+            scope.generation,
+            scope.run_id,
+            scope.config_digest,
+            member.placement,
+        )
+    )
+
+
+def prepare_reported(s: CoreState, event: PrepareReported) -> None:
+    scope = s.scope_of(event.slot)
+    if scope is None or scope.phase is not Phase.PREPARING or event.generation != scope.generation:
+        return
+    member = scope.members[event.slot]
+    if member.node_id != event.node_id:
+        return
+    if not event.ok:
+        refuse(s, scope, {event.slot: f"node {event.node_id} refused: {event.refusal()}"})
+        return
+    member.prepared = True
+    scope.unprepared.discard(event.slot)
+    s.say(str(event.slot), "prepared", f"node {event.node_id} is prepared")
+    if not scope.unprepared:
+        start(s, scope)
+
+
+def start(s: CoreState, scope: ScopeState) -> None:
+    """All are prepared: everybody starts at once, because an engine waits for its peers in silence."""
+    s.enter(scope, Phase.STARTING, "started", f"generation {scope.generation}: all members told to start")
+    scope.unready = set(scope.members)
+    s.arm(s.now + s.plan.timers.start_timeout, "start", f"{scope.scope_id}#{scope.generation}")
+    for member in scope.members.values():
+        send_start(s, scope, member)
+
+
+def refuse(s: CoreState, scope: ScopeState, reasons: dict[SlotKey, str]) -> None:
+    """Nodes will not take their slots: each is set aside for that slot and another is asked. Costs no restart."""
+    first = min(reasons)
+    set_aside = []
+    for slot, reason in sorted(reasons.items()):
+        node = s.node_of(slot)
+        if node is None:
+            continue
+        before = node.refusals.get(slot)
+        timers = s.plan.timers
+        backoff = min(before.backoff * 2, timers.refusal_backoff_max) if before else timers.refusal_backoff
+        node.refusals[slot] = Refusal(s.now + backoff, backoff, reason)
+        s.arm(s.now + backoff, "refusal", node.offer.node_id)
+        s.say(f"node {node.offer.node_id}", "refused", f"{slot}: {reason}; asked again in {backoff:.0f} s")
+        set_aside.append(node)
+    for other in scope.members.values():
+        holder = s.node_of(other.slot)
+        if holder is not None and holder.connected:
+            s.emit(SendRelease(holder.offer.node_id, other.slot, scope.generation, f"{first} was refused"))
+        other.prepared = False
+    s.enter(scope, Phase.ASSEMBLING, "refused", f"{first}: {reasons[first]}")
+    stopping.store_outcome(s, scope, "stopped", scope.reason)
+    for slot, reason in sorted(reasons.items()):
+        placement.unseat(s, scope, slot, "refused", reason)
+    assembly.refill(s, scope)
+    for node in set_aside:
+        assembly.node_has_room(s, node)
+    assembly.try_start(s, scope)
+
+
+def prepare_overdue(s: CoreState, scope: ScopeState) -> None:
+    """Some node has not answered the prepare command in time."""
+    if scope.phase is not Phase.PREPARING:
+        return
+    reasons = {}
+    for slot in scope.unprepared:
+        node = s.node_of(slot)
+        name = node.offer.node_id if node else "?"
+        silent = "is unreachable" if node is not None and not node.connected else "did not answer"
+        reasons[slot] = f"node {name} {silent} within {s.plan.timers.prepare_timeout:.0f} s of prepare"
+    if reasons:
+        refuse(s, scope, reasons)
+
+
+def command_refused(s: CoreState, event: CommandRefused) -> None:
+    """A node has seen something newer, or may not run what it was told (rule 6, rule 10)."""
+    scope = s.scope_of(event.slot)
+    s.say(
+        f"node {event.node_id}",
+        "command_refused",
+        f"{event.command} {event.slot}: {event.code}: {event.reason}",
+    )
+    if scope is None or event.generation != scope.generation:
+        return
+    instance = s.instances[event.slot.instance]
+    instance.generation = max(instance.generation, event.newest_generation)
+    member = scope.members[event.slot]
+    if member.node_id != event.node_id:
+        return
+    if scope.phase is Phase.PREPARING:
+        refuse(s, scope, {event.slot: f"node {event.node_id} refused: {event.code}: {event.reason}"})
+    elif scope.phase is Phase.STARTING and event.command == "start":
+        reason = f"node {event.node_id} refused to start it: {event.code}: {event.reason}"
+        stopping.fail(s, scope, event.slot, event.node_id, reason, None)
+
+
+def member_running(s: CoreState, scope: ScopeState, member: Member) -> None:
+    """A report of a live engine of the current generation: does it change who is ready?"""
+    if member.state is MemberState.READY:
+        scope.unready.discard(member.slot)
+    else:
+        scope.unready.add(member.slot)
+    if scope.plan.has_api(member.slot):
+        tell_followers(s, scope, member)
+    if scope.phase is Phase.STARTING and not scope.unready:
+        waited = s.now - scope.since
+        s.enter(scope, Phase.READY, "ready", f"generation {scope.generation} is ready after {waited:.1f} s")
+        if scope.restarts:
+            s.arm(s.now + s.plan.timers.stable_after, "stable", f"{scope.scope_id}#{scope.generation}")
+    elif scope.phase is Phase.READY and scope.unready:
+        why = member.report.reason if member.report else ""
+        s.enter(scope, Phase.STARTING, "not_ready", f"{member.slot} is {member.state.value} again: {why}")
+
+
+def dependants(scope: ScopeState, master: SlotKey) -> list[SlotKey]:
+    """Members whose readiness waits for this API server: its group, or everyone if it is the only one."""
+    if scope.plan.api_on_every_group:
+        group = [SlotKey(master.instance, master.dp_rank, r) for r in range(scope.plan.nnodes)]
+        return [slot for slot in group if slot != master]
+    return [slot for slot in scope.members if slot != master]
+
+
+def tell_followers(s: CoreState, scope: ScopeState, master: Member) -> None:
+    """Followers have no HTTP of their own: they are ready when their workers are up and the master answers."""
+    ready = master.state is MemberState.READY
+    for slot in dependants(scope, master.slot):
+        member = scope.members[slot]
+        if member.group_ready_told == ready:
+            continue
+        node = s.node_of(slot)
+        if node is not None and node.connected:
+            member.group_ready_told = ready
+            s.emit(SendGroupReady(node.offer.node_id, slot, scope.generation, ready))

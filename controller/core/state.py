@@ -1,0 +1,283 @@
+"""Everything the core remembers. Only the modules beside this one change it, and only inside `Core.handle`."""
+
+from __future__ import annotations
+
+import bisect
+import hashlib
+import heapq
+from collections import deque
+from dataclasses import dataclass, field
+from enum import Enum
+
+from controller.core.actions import Action
+from controller.core.events import StoryLine
+from controller.core.model import (
+    DeploymentPlan,
+    GenerationRecord,
+    InstancePlan,
+    MemberReport,
+    MemberState,
+    NodeOffer,
+    Placement,
+    Scope,
+    SlotKey,
+)
+from controller.core.ports import PortLedger
+
+STORY_LENGTH = 10_000
+
+
+class Phase(str, Enum):
+    """Where a restart scope stands."""
+
+    ASSEMBLING = "assembling"  # slots to fill, or ports to find
+    STORING = "storing"  # the record is on its way to the store; nothing has been sent
+    PREPARING = "preparing"  # nodes check and reserve
+    STARTING = "starting"  # started, not every member is ready
+    READY = "ready"
+    STOPPING = "stopping"  # every member is being stopped and has to confirm
+    BACKOFF = "backoff"  # all stopped; the next generation starts when the wait is over
+    FAILED = "failed"  # given up; kept for diagnosis
+
+
+#: phases in which a member process may exist on a node
+MAY_RUN = frozenset({Phase.PREPARING, Phase.STARTING, Phase.READY, Phase.STOPPING})
+
+
+@dataclass
+class Refusal:
+    """A node that would not take a slot, and until when it is not asked again."""
+
+    until: float
+    backoff: float
+    reason: str
+
+
+@dataclass
+class NodeState:
+    offer: NodeOffer
+    session: str | None  # None while no stream is open
+    order: int  # counts registrations: the default filling order
+    connected_since: float
+    unreachable_since: float | None = None
+    unreachable_cause: str = ""
+    leases: dict[str, SlotKey] = field(default_factory=dict)  # device name -> slot
+    slots: set[SlotKey] = field(default_factory=set)
+    refusals: dict[SlotKey, Refusal] = field(default_factory=dict)
+    foreign: dict[SlotKey, MemberReport] = field(default_factory=dict)  # engines nobody here has asked for
+    stale: dict[SlotKey, int] = field(default_factory=dict)  # generations being cleaned off this node
+    told: tuple[str, str, tuple[SlotKey, ...]] | None = None  # the placement it was told last
+
+    @property
+    def connected(self) -> bool:
+        return self.session is not None
+
+    def free_devices(self) -> list[str]:
+        return [name for name in self.offer.devices if name not in self.leases]
+
+
+@dataclass
+class Member:
+    """One slot of a scope in its current generation."""
+
+    slot: SlotKey
+    node_id: str | None = None
+    devices: tuple[str, ...] = ()
+    vacant_since: float = 0.0
+    placement: Placement | None = None  # fixed by the generation's record
+    prepared: bool = False
+    report: MemberReport | None = None
+    reported_at: float = 0.0
+    group_ready_told: bool = False
+
+    @property
+    def state(self) -> MemberState:
+        if self.report is not None:
+            return self.report.state
+        return MemberState.PREPARED if self.prepared else MemberState.NONE
+
+
+@dataclass
+class Evidence:
+    """Why a generation ended: the first failing member, with its own last words."""
+
+    slot: SlotKey | None
+    node_id: str
+    at: float
+    generation: int
+    reason: str
+    failure_class: str = ""
+    exit_code: int | None = None
+    exit_signal: int | None = None
+    last_log_lines: tuple[str, ...] = ()
+
+
+@dataclass
+class ScopeState:
+    """One restart scope: a group, or a whole instance whose groups share one engine world."""
+
+    scope_id: str
+    plan: InstancePlan
+    members: dict[SlotKey, Member]
+    phase: Phase = Phase.ASSEMBLING
+    since: float = 0.0
+    reason: str = ""
+    generation: int = 0
+    run_id: str = ""
+    config_digest: str = ""
+    record: GenerationRecord | None = None
+    recovered: bool = False  # the record is from a previous controller and not every member has been seen
+    vacant: set[SlotKey] = field(default_factory=set)  # no node
+    away: set[SlotKey] = field(default_factory=set)  # the slot's node has no stream
+    unprepared: set[SlotKey] = field(default_factory=set)
+    unready: set[SlotKey] = field(default_factory=set)
+    unstopped: set[SlotKey] = field(default_factory=set)
+    stop_confirmed: int = 0  # members that said "stopped" in this stop; one is proof that the gang is dead
+    restarts: int = 0
+    retry_at: float = 0.0
+    evidence: Evidence | None = None
+    last_master_port: int = 0
+    after_stop: Phase = Phase.BACKOFF
+    claims: dict[SlotKey, tuple[str, MemberReport]] = field(default_factory=dict)  # holdings without a record
+    adopted_run_ids: tuple[str, ...] = ()
+
+
+@dataclass
+class InstanceState:
+    plan: InstancePlan
+    scopes: dict[str, ScopeState]
+    generation: int = 0  # grows with each start of any scope
+    started: bool = False  # the first start has happened: rule 1 asks for the scope's slots only
+    incomplete: set[str] = field(default_factory=set)  # scopes with a slot not filled by a live node
+    missing_since: float = 0.0
+    alarmed: bool = False  # the assembly time-out has been said
+
+    def vacancies(self) -> list[SlotKey]:
+        return sorted(slot for scope in self.scopes.values() for slot in scope.vacant)
+
+
+def scope_id_of(plan: InstancePlan, dp_rank: int) -> str:
+    """`prefill-0` where the whole instance restarts together, else `prefill-0/1`."""
+    return plan.name if plan.scope is Scope.INSTANCE else f"{plan.name}/{dp_rank}"
+
+
+class CoreState:
+    """The deployment's state, plus the outbox and the clock of the event in hand."""
+
+    def __init__(self, plan: DeploymentPlan, epoch: int, now: float, lineage: str) -> None:
+        self.plan = plan
+        self.epoch = epoch
+        self.lineage = lineage
+        self.now = now
+        self.nonce = ""
+        self.nodes: dict[str, NodeState] = {}
+        self.sessions: dict[str, str] = {}  # open stream -> node_id
+        self.registrations = 0
+        self.ledger = PortLedger()
+        self.claimed: set[str] = set()
+        self.instances: dict[str, InstanceState] = {}
+        self.scopes: dict[str, ScopeState] = {}
+        self.story: deque[StoryLine] = deque(maxlen=STORY_LENGTH)
+        self.story_count = 0
+        self.last_line: dict[str, StoryLine] = {}  # newest line of each subject
+        self.actions: list[Action] = []
+        self.timers: list[tuple[float, int, str, str]] = []
+        self.timer_count = 0
+        #: vacant slots of each instance, a heap that may hold filled ones
+        self.vacancies: dict[str, list[SlotKey]] = {}
+        #: connected nodes with a free device, as (registration order, node_id), sorted
+        self.with_room: list[tuple[int, str]] = []
+        for instance_plan in plan.instances:
+            instance = InstanceState(instance_plan, {}, missing_since=now)
+            self.instances[instance_plan.name] = instance
+            self.vacancies[instance_plan.name] = instance_plan.slots()  # sorted, so already a heap
+            for dp_rank in range(instance_plan.dp_size):
+                scope_id = scope_id_of(instance_plan, dp_rank)
+                if scope_id in instance.scopes:
+                    continue
+                slots = instance_plan.scope_slots(dp_rank)
+                scope = ScopeState(
+                    scope_id,
+                    instance_plan,
+                    {slot: Member(slot, vacant_since=now) for slot in slots},
+                    since=now,
+                    config_digest=instance_plan.config_digest,
+                    vacant=set(slots),
+                )
+                instance.scopes[scope_id] = scope
+                instance.incomplete.add(scope_id)
+                self.scopes[scope_id] = scope
+
+    # -- the outbox ---------------------------------------------------------------------------------------------
+
+    def emit(self, action: Action) -> None:
+        self.actions.append(action)
+
+    def say(self, subject: str, code: str, sentence: str, **fields: str) -> None:
+        """Keep a decision with its reason. The same line again says nothing new and is not kept."""
+        last = self.last_line.get(subject)
+        if last is not None and last.code == code and last.sentence == sentence:
+            return
+        self.story_count += 1
+        line = StoryLine(self.story_count, self.now, subject, code, sentence, fields)
+        self.story.append(line)
+        self.last_line[subject] = line
+
+    def arm(self, when: float, kind: str, key: str) -> None:
+        """Ask to be woken. Timers are never cancelled: what they find decides whether they still mean anything."""
+        self.timer_count += 1
+        heapq.heappush(self.timers, (when, self.timer_count, kind, key))
+
+    # -- randomness from the event's nonce ------------------------------------------------------------------------
+
+    def derive(self, *parts: str | int) -> str:
+        """16 hex characters that depend on this event's nonce and on `parts` alone."""
+        text = "|".join([self.nonce, *map(str, parts)])
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def run_id(self, scope_id: str, generation: int) -> str:
+        """A generation's run id. It comes from the store's own random lineage, so that any engine of any generation
+        this store has ever started is recognised, and one started from another store (emptied since) never is."""
+        return hashlib.sha256(f"{self.lineage}|{scope_id}|{generation}".encode()).hexdigest()[:16]
+
+    def jitter(self, *parts: str | int) -> float:
+        """A factor in [0.8, 1.2)."""
+        return 0.8 + 0.4 * int(self.derive("jitter", *parts), 16) / 2**64
+
+    # -- look-ups ---------------------------------------------------------------------------------------------------
+
+    def scope_of(self, slot: SlotKey) -> ScopeState | None:
+        """The scope that holds `slot`, or None for a slot this deployment does not have."""
+        instance = self.instances.get(slot.instance)
+        if instance is None:
+            return None
+        scope = instance.scopes.get(scope_id_of(instance.plan, slot.dp_rank))
+        return scope if scope is not None and slot in scope.members else None
+
+    def scopes_with_claims(self) -> list[ScopeState]:
+        """Scopes that a node claims to run without a record; rarely any."""
+        self.claimed = {scope_id for scope_id in self.claimed if self.scopes[scope_id].claims}
+        return [self.scopes[scope_id] for scope_id in sorted(self.claimed)]
+
+    def node_of(self, slot: SlotKey) -> NodeState | None:
+        scope = self.scope_of(slot)
+        node_id = scope.members[slot].node_id if scope else None
+        return self.nodes.get(node_id) if node_id else None
+
+    def note_room(self, node: NodeState) -> None:
+        """Keep `with_room` true after this node's leases or connection changed."""
+        entry = (node.order, node.offer.node_id)
+        index = bisect.bisect_left(self.with_room, entry)
+        present = index < len(self.with_room) and self.with_room[index] == entry
+        has_room = node.connected and len(node.leases) < len(node.offer.devices)
+        if has_room and not present:
+            self.with_room.insert(index, entry)
+        elif present and not has_room:
+            del self.with_room[index]
+
+    def enter(self, scope: ScopeState, phase: Phase, code: str, reason: str) -> None:
+        """Change a scope's phase and say why."""
+        scope.phase = phase
+        scope.since = self.now
+        scope.reason = reason
+        self.say(scope.scope_id, code, reason, phase=phase.value, generation=str(scope.generation))

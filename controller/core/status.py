@@ -1,0 +1,259 @@
+"""The state as people and programs ask for it: plain dictionaries, every "not up" with what is missing, since when
+and why. Ages are in seconds before `CoreState.now`, so callers bring `now` up to date first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from controller.core.assembly import missing_slots
+from controller.core.model import MemberState, SlotKey
+from controller.core.state import CoreState, Evidence, InstanceState, Member, NodeState, Phase, ScopeState
+
+
+def deployment(s: CoreState, now: float) -> dict[str, Any]:
+    """Everything: the answer of /v1/status."""
+    views = [instance(s, i, now) for i in s.instances.values()]
+    nodes = [node(s, n, now) for n in s.nodes.values()]
+    counts: dict[str, int] = {}
+    for view in nodes:
+        counts[view["state"]] = counts.get(view["state"], 0) + 1
+    ready = sum(view["state"] == "ready" for view in views)
+    return {
+        "deployment_id": s.plan.deployment_id,
+        "epoch": s.epoch,
+        "ready": ready == len(views),
+        "summary": f"{ready} of {len(views)} instances ready",
+        "problems": [problem for view in views for problem in view["problems"]],
+        "node_counts": counts,
+        "instances": views,
+        "nodes": nodes,
+    }
+
+
+def instance(s: CoreState, i: InstanceState, now: float) -> dict[str, Any]:
+    groups = [group for scope in i.scopes.values() for group in _groups(s, scope, now)]
+    ready = sum(group["state"] == "ready" for group in groups)
+    return {
+        "name": i.plan.name,
+        "role": i.plan.role,
+        "model": i.plan.model,
+        "state": instance_state(i, ready),
+        "ready_groups": ready,
+        "groups_total": len(groups),
+        "dp_size": i.plan.dp_size,
+        "nnodes": i.plan.nnodes,
+        "restart_scope": i.plan.scope.value,
+        "generation": i.generation,
+        "problems": [f"{scope.scope_id}: {explain(s, scope, now)}" for scope in i.scopes.values() if not _quiet(scope)],
+        "groups": groups,
+    }
+
+
+def instance_state(i: InstanceState, ready_groups: int) -> str:
+    """One word for an instance: ready, degraded, failed, or the phase it is least far in."""
+    if ready_groups == i.plan.dp_size:
+        return "ready"
+    if ready_groups:
+        return f"degraded {ready_groups}/{i.plan.dp_size}"
+    phases = {scope.phase for scope in i.scopes.values()}
+    if phases == {Phase.FAILED}:
+        return "failed"
+    order = [Phase.STOPPING, Phase.BACKOFF, Phase.ASSEMBLING, Phase.STORING, Phase.PREPARING, Phase.STARTING]
+    return next((phase.value for phase in order if phase in phases), "failed")
+
+
+def _quiet(scope: ScopeState) -> bool:
+    return scope.phase is Phase.READY and not scope.away
+
+
+def _groups(s: CoreState, scope: ScopeState, now: float) -> list[dict[str, Any]]:
+    by_group: dict[int, list[Member]] = {}
+    for slot, member in sorted(scope.members.items()):
+        by_group.setdefault(slot.dp_rank, []).append(member)
+    return [
+        {
+            "dp_rank": dp_rank,
+            "scope": scope.scope_id,
+            "state": scope.phase.value,
+            "since_seconds": round(now - scope.since, 1),
+            "reason": scope.reason,
+            "waiting_for": "" if _quiet(scope) else explain(s, scope, now),
+            "generation": scope.generation,
+            "run_id": scope.run_id,
+            "restarts": scope.restarts,
+            "max_restarts": s.plan.timers.max_restarts,
+            "last_failure": evidence(scope.evidence, now) if scope.evidence else None,
+            "members": [_member(s, scope, member, now) for member in members],
+        }
+        for dp_rank, members in by_group.items()
+    ]
+
+
+def _member(s: CoreState, scope: ScopeState, member: Member, now: float) -> dict[str, Any]:
+    node = s.node_of(member.slot)
+    report, placed = member.report, member.placement
+    line = s.last_line.get(str(member.slot))
+    age = now - member.reported_at if report else 0.0
+    state = member.state.value
+    if node is None:
+        state = "vacant"
+    elif report is None and scope.phase is Phase.STARTING:
+        state = MemberState.STARTING.value
+    return {
+        "slot": str(member.slot),
+        "node_rank": member.slot.node_rank,
+        "headless": not scope.plan.has_api(member.slot),
+        "node_id": member.node_id or "",
+        "address": node.offer.address if node else "",
+        "connected": bool(node and node.connected),
+        "devices": list(member.devices),
+        "state": state,
+        "stage": report.stage if report else "",
+        "stage_seconds": round(report.stage_seconds + age, 1) if report else 0.0,
+        "reason": report.reason if report and report.reason else (line.sentence if line else ""),
+        "vacant_seconds": round(now - member.vacant_since, 1) if node is None else 0.0,
+        "workers_seen": report.workers_seen if report else 0,
+        "workers_expected": report.workers_expected if report else 0,
+        "pid": report.pid if report else 0,
+        "master_addr": placed.master_addr if placed else "",
+        "master_port": placed.master_port if placed else 0,
+        "api_port": (placed.api_port or 0) if placed else 0,
+    }
+
+
+def evidence(found: Evidence, now: float) -> dict[str, Any]:
+    return {
+        "slot": str(found.slot) if found.slot else "",
+        "node_id": found.node_id,
+        "generation": found.generation,
+        "seconds_ago": round(now - found.at, 1),
+        "reason": found.reason,
+        "failure_class": found.failure_class,
+        "exit_code": found.exit_code,
+        "exit_signal": found.exit_signal,
+        "last_log_lines": list(found.last_log_lines),
+    }
+
+
+def explain(s: CoreState, scope: ScopeState, now: float) -> str:
+    """Why this scope is not up, in one sentence that names what is missing and since when."""
+    age = f"{now - scope.since:.0f} s"
+    if scope.phase is Phase.ASSEMBLING:
+        return _explain_assembly(s, scope, now)
+    if scope.phase is Phase.PREPARING:
+        names = _some([_whom(s, slot) for slot in sorted(scope.unprepared)])
+        return f"preparing for {age}; not yet prepared: {names}"
+    if scope.phase is Phase.STARTING:
+        return f"starting for {age}; " + "; ".join(
+            [_explain_member(s, scope.members[slot], now) for slot in sorted(scope.unready)][:4]
+        )
+    if scope.phase is Phase.STOPPING:
+        names = _some([_whom(s, slot) for slot in sorted(scope.unstopped)])
+        return f"{scope.reason}; stopping for {age}, not yet confirmed by: {names}"
+    if scope.phase is Phase.BACKOFF:
+        return f"next start in {max(0.0, scope.retry_at - now):.0f} s; {scope.reason}"
+    if scope.phase is Phase.READY and scope.away:
+        return f"serving; out of sight: {_some([_whom(s, slot) for slot in sorted(scope.away)])}"
+    return f"{scope.phase.value} for {age}: {scope.reason}"
+
+
+def _explain_assembly(s: CoreState, scope: ScopeState, now: float) -> str:
+    missing = sorted(missing_slots(scope))
+    if missing:
+        first = scope.members[missing[0]]
+        ranks = ", ".join(f"node_rank {slot.node_rank} of group {slot.dp_rank}" for slot in missing[:4])
+        ranks += f" and {len(missing) - 4} more" if len(missing) > 4 else ""
+        since = now - (first.vacant_since if first.node_id is None else scope.since)
+        line = s.last_line.get(str(missing[0]))
+        last = f"; last reason: {line.sentence}" if line else "; no fitting node has registered for it"
+        refused = [
+            f"{n.offer.node_id}: {r.reason}"
+            for n in s.nodes.values()
+            if (r := n.refusals.get(missing[0])) is not None and r.until > now
+        ]
+        return f"waiting {since:.0f} s for {ranks}" + ("; refused by " + _some(refused) if refused else last)
+    others = [other for other in s.instances[scope.plan.name].incomplete if other != scope.scope_id]
+    if others:
+        return f"complete; the first start waits for {_some(sorted(others))} of the same instance"
+    return scope.reason or "complete"
+
+
+def _explain_member(s: CoreState, member: Member, now: float) -> str:
+    report = member.report
+    if report is None:
+        return f"rank {member.slot.node_rank} ({_whom(s, member.slot)}): no report yet"
+    seconds = report.stage_seconds + now - member.reported_at
+    what = report.stage or report.state.value
+    return f"rank {member.slot.node_rank} ({_whom(s, member.slot)}): {what} {seconds:.0f} s"
+
+
+def _whom(s: CoreState, slot: SlotKey) -> str:
+    node = s.node_of(slot)
+    if node is None:
+        return f"{slot}, vacant"
+    away = "" if node.connected else f", unreachable: {node.unreachable_cause}"
+    return f"{slot} on {node.offer.node_id}{away}"
+
+
+def _some(names: list[str], limit: int = 4) -> str:
+    return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")
+
+
+def node(s: CoreState, n: NodeState, now: float) -> dict[str, Any]:
+    """One node: what it is to this deployment, and why."""
+    if n.connected:
+        state = n.told[0] if n.told else "connected"
+    elif n.slots:
+        state = "unreachable"
+    else:
+        lost = n.unreachable_since is not None and now - n.unreachable_since >= s.plan.timers.node_timeout
+        state = "lost" if lost else "unreachable"
+    since = n.connected_since if n.connected or n.unreachable_since is None else n.unreachable_since
+    line = s.last_line.get(f"node {n.offer.node_id}")
+    return {
+        "node_id": n.offer.node_id,
+        "address": n.offer.address,
+        "hostname": n.offer.hostname,
+        "state": state,
+        "since_seconds": round(now - since, 1),
+        "reason": n.told[1] if n.connected and n.told else (line.sentence if line else n.unreachable_cause),
+        "role": n.offer.role,
+        "incarnation": n.offer.incarnation,
+        "device_kind": n.offer.device_kind,
+        "devices_total": len(n.offer.devices),
+        "devices_leased": len(n.leases),
+        "engines": dict(n.offer.engines),
+        "labels": dict(n.offer.labels),
+        "slots": [str(slot) for slot in sorted(n.slots)],
+        "foreign": [
+            {"slot": str(slot), "generation": r.generation, "state": r.state.value}
+            for slot, r in sorted(n.foreign.items())
+        ],
+    }
+
+
+def inventory(s: CoreState) -> list[dict[str, Any]]:
+    """What a router may send requests to: the API servers of ready groups, and nothing else."""
+    found = []
+    for scope in s.scopes.values():
+        if scope.phase is not Phase.READY:
+            continue
+        for slot, member in sorted(scope.members.items()):
+            if not scope.plan.has_api(slot) or member.placement is None:
+                continue
+            host = member.placement.address
+            found.append(
+                {
+                    "instance": scope.plan.name,
+                    "role": scope.plan.role,
+                    "dp_rank": slot.dp_rank,
+                    "model": scope.plan.model,
+                    "generation": scope.generation,
+                    "run_id": scope.run_id,
+                    "node_id": member.node_id or "",
+                    "url": f"http://[{host}]:{member.placement.api_port}"
+                    if ":" in host
+                    else f"http://{host}:{member.placement.api_port}",
+                }
+            )
+    return found
