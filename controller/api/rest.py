@@ -1,0 +1,161 @@
+"""REST for operators, routers and Prometheus, in the controller's own event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import datetime, timezone
+from importlib.metadata import version
+from typing import Any
+
+from fastapi import FastAPI, Query, Request
+from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
+
+from controller.api import schemas
+from controller.api.log_streams import LogStreams, LogUnavailable
+from controller.api.metrics import render_metrics
+from controller.api.openapi_page import PAGE
+from controller.core import status
+from controller.core.events import StoryLine
+from controller.service import ControllerService
+
+MAX_EVENTS = 1000
+MAX_WAIT_SECONDS = 60.0
+
+
+def make_app(service: ControllerService, logs: LogStreams) -> FastAPI:
+    """The REST application of one controller."""
+    app = FastAPI(
+        title="motor-controller",
+        version=version("motor-pcp"),
+        description="Status of one deployment: nodes, instances, events, logs. Errors are `{error, fix}`.",
+        docs_url=None,  # its page loads scripts from elsewhere; ours at /docs does not
+        redoc_url=None,
+    )
+    started = service.clock()
+
+    @app.exception_handler(LogUnavailable)
+    async def log_unavailable(_: Request, error: LogUnavailable) -> JSONResponse:
+        return problem(503, str(error), "see `motorctl status` for the node's state")
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> HTMLResponse:
+        return HTMLResponse(PAGE)
+
+    @app.get("/v1/status", response_model=schemas.Status, tags=["status"])
+    async def get_status() -> dict[str, Any]:
+        """Everything in one answer: instances, groups, members, nodes, and what is missing since when and why."""
+        now = service.clock()
+        view = status.deployment(service.state, now)
+        return {
+            **view,
+            "store_error": service.store_error,
+            "uptime_seconds": round(now - started, 1),
+            "version": version("motor-pcp"),
+        }
+
+    @app.get("/v1/nodes", response_model=list[schemas.Node], tags=["status"])
+    async def get_nodes() -> list[dict[str, Any]]:
+        """Every node that has registered, with its state and the reason."""
+        now = service.clock()
+        return [status.node(service.state, node, now) for node in service.state.nodes.values()]
+
+    @app.get("/v1/instances", response_model=list[schemas.Endpoint], tags=["inventory"])
+    async def get_instances() -> list[dict[str, Any]]:
+        """The router's inventory: API servers of ready groups only. Headless nodes are never in it."""
+        return status.inventory(service.state)
+
+    @app.get("/v1/events", response_model=schemas.Events, tags=["status"])
+    async def get_events(
+        after: int = Query(0, ge=0, description="only events with a larger sequence number"),
+        limit: int = Query(200, ge=1, le=MAX_EVENTS),
+        subject: str = Query("", description="only this subject and what is below it, e.g. prefill-0/1 or node n7"),
+        wait_seconds: float = Query(0.0, ge=0.0, le=MAX_WAIT_SECONDS, description="wait this long for a first one"),
+    ) -> dict[str, Any]:
+        """Decisions with their reasons, oldest first. Without `after`: the newest `limit`."""
+        lines = _events(service, after, subject)
+        deadline = service.clock() + wait_seconds
+        while not lines and (left := deadline - service.clock()) > 0:
+            changed = service.changed
+            try:
+                await asyncio.wait_for(changed.wait(), left)
+            except asyncio.TimeoutError:
+                break
+            lines = _events(service, after, subject)
+        lines = lines[:limit] if after else lines[-limit:]
+        last = lines[-1].sequence if lines else max(after, 0)
+        return {"events": [_event(service, line) for line in lines], "next_after": last}
+
+    @app.get("/v1/logs/{target:path}", tags=["logs"], responses={404: {"model": schemas.Problem}})
+    async def get_logs(
+        target: str,
+        tail: int = Query(200, ge=0, le=100_000, description="lines from the end"),
+        follow: bool = Query(False),
+    ) -> Response:
+        """The log of a slot's engine (`instance/dp_rank/node_rank`) or of a node's manager (its node_id)."""
+        slot = service.slot_of(target)
+        if slot is not None:
+            node = service.state.node_of(slot)
+            if node is None:
+                return problem(404, f"slot {slot} has no node", "see `motorctl status` for what is missing")
+            node_id = node.offer.node_id
+        elif target in service.state.nodes:
+            node_id = target
+        else:
+            known = [str(s) for scope in service.state.scopes.values() for s in scope.members]
+            names = ", ".join([*service.state.nodes, *known][:20])
+            return problem(404, f"'{target}' is neither a node nor a slot", f"known: {names}")
+        chunks = logs.read(node_id, slot, tail, follow)
+        first = await anext(chunks, b"")  # an error before the first chunk is an HTTP error, not a broken stream
+        return StreamingResponse(_after(first, chunks), media_type="text/plain; charset=utf-8")
+
+    @app.get("/healthz", tags=["probes"], response_class=PlainTextResponse)
+    async def healthz() -> str:
+        """200 while the event loop runs."""
+        return "ok\n"
+
+    @app.get("/readyz", tags=["probes"], responses={503: {"model": schemas.Problem}})
+    async def readyz() -> Response:
+        """200 when this controller can start engines: its store is writable. Says nothing about the engines."""
+        if service.store_error:
+            return problem(503, service.store_error, "running engines are not touched; free the disk or repair it")
+        return JSONResponse({"ready": True, "epoch": service.state.epoch})
+
+    @app.get("/metrics", tags=["probes"], response_class=PlainTextResponse)
+    async def metrics() -> Response:
+        """Prometheus text format."""
+        body, content_type = render_metrics(service.state, service.clock())
+        return Response(body, media_type=content_type)
+
+    return app
+
+
+def problem(code: int, error: str, fix: str = "") -> JSONResponse:
+    return JSONResponse({"error": error, "fix": fix}, code)
+
+
+def _events(service: ControllerService, after: int, subject: str) -> list[StoryLine]:
+    story = service.state.story
+    fresh = min(len(story), service.state.story_count - after)
+    lines = [story[index] for index in range(len(story) - fresh, len(story))] if fresh > 0 else []
+    if subject:
+        lines = [line for line in lines if line.subject == subject or line.subject.startswith(subject + "/")]
+    return lines
+
+
+def _event(service: ControllerService, line: StoryLine) -> dict[str, Any]:
+    at = datetime.fromtimestamp(service.wall_offset + line.at, timezone.utc)
+    return {
+        "sequence": line.sequence,
+        "at": at.isoformat(timespec="milliseconds"),
+        "subject": line.subject,
+        "code": line.code,
+        "sentence": line.sentence,
+        "fields": line.fields,
+    }
+
+
+async def _after(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield first
+    async for chunk in rest:
+        yield chunk

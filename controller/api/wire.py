@@ -1,0 +1,165 @@
+"""Between protobuf messages and the core's values. Nothing is decided here."""
+
+from __future__ import annotations
+
+from motor_rpc import control_pb2 as pb
+
+from controller.core import actions as a
+from controller.core import events as e
+from controller.core.model import MemberReport, MemberState, NodeOffer, Placement, SlotKey
+from engine_launch.command import build_command
+from engine_launch.model import Assignment, EngineSpec, Role
+
+PROTOCOL = 1
+UNDERSTOOD = (1,)  # one version back is understood once there is one
+
+_STATES = {
+    pb.ENGINE_STATE_UNSPECIFIED: MemberState.NONE,
+    pb.ENGINE_STATE_STARTING: MemberState.STARTING,
+    pb.ENGINE_STATE_LOADING: MemberState.LOADING,
+    pb.ENGINE_STATE_READY: MemberState.READY,
+    pb.ENGINE_STATE_FAILED: MemberState.FAILED,
+    pb.ENGINE_STATE_STOPPING: MemberState.STOPPING,
+    pb.ENGINE_STATE_STOPPED: MemberState.STOPPED,
+}
+
+
+def slot_key(slot: pb.Slot) -> SlotKey:
+    return SlotKey(slot.instance, slot.dp_rank, slot.node_rank)
+
+
+def slot_message(slot: SlotKey) -> pb.Slot:
+    return pb.Slot(instance=slot.instance, dp_rank=slot.dp_rank, node_rank=slot.node_rank)
+
+
+def offer(message: pb.RegisterMsg) -> NodeOffer:
+    return NodeOffer(
+        node_id=message.node_id,
+        incarnation=message.incarnation,
+        boot_id=message.boot_id,
+        address=message.address,
+        role=message.role,
+        labels=dict(message.labels),
+        device_kind=message.device_kind,
+        devices=tuple(message.devices),
+        engines={engine.name: engine.version for engine in message.engines},
+        expected_nnodes=message.expected_nnodes,
+        expected_model=message.expected_model,
+        hostname=message.hostname,
+    )
+
+
+def report(message: pb.SlotReport) -> MemberReport:
+    return MemberReport(
+        slot=slot_key(message.slot),
+        generation=message.generation,
+        epoch=message.epoch,
+        run_id=message.run_id,
+        config_digest=message.config_digest,
+        state=_STATES.get(message.state, MemberState.NONE),
+        stage=message.stage,
+        stage_seconds=message.stage_seconds,
+        reason=message.reason,
+        workers_up=message.workers_up,
+        workers_seen=message.workers_seen,
+        workers_expected=message.workers_expected,
+        pid=message.pid,
+        exit_code=message.exit_code if message.HasField("exit_code") else None,
+        exit_signal=message.exit_signal if message.HasField("exit_signal") else None,
+        last_log_lines=tuple(message.last_log_lines),
+        failure_class=message.failure_class,
+        devices=tuple(message.devices),
+        address=message.address,
+        master_addr=message.master_addr,
+        master_port=message.master_port,
+        api_port=message.api_port,
+        dp_rpc_port=message.dp_rpc_port,
+    )
+
+
+def event(body: pb.NodeMessage, session: str, node_id: str, now: float, nonce: str) -> e.Event | None:
+    """The event a message becomes; None for those the core does not see (heartbeats, log chunks)."""
+    kind = body.WhichOneof("body")
+    if kind == "slot_report":
+        return e.MemberReported(now, nonce, session, node_id, report(body.slot_report))
+    if kind == "prepare_report":
+        r = body.prepare_report
+        items = tuple(e.PrepareItem(item.name, item.ok, item.detail) for item in r.items)
+        return e.PrepareReported(
+            now,
+            nonce,
+            session,
+            node_id,
+            slot_key(r.slot),
+            r.generation,
+            r.ok,
+            items,
+            r.model_digest,
+            r.engine_version,
+        )
+    if kind == "command_refused":
+        c = body.command_refused
+        return e.CommandRefused(
+            now, nonce, session, node_id, slot_key(c.slot), c.generation, c.command, c.code, c.reason,
+            c.newest_epoch, c.newest_generation,
+        )  # fmt: skip
+    return None
+
+
+def assignment(instance: str, role: str, slot: SlotKey, placed: Placement) -> Assignment:
+    return Assignment(
+        instance, Role(role), slot.dp_rank, slot.node_rank, placed.address, placed.master_addr, placed.master_port,
+        placed.api_port, placed.dp_rpc_port,
+    )  # fmt: skip
+
+
+def prepare(action: a.SendPrepare, role: str, spec: EngineSpec, reservation_seconds: float) -> pb.PrepareMsg:
+    placed = action.placement
+    command = build_command(spec, assignment(action.slot.instance, role, action.slot, placed))
+    return pb.PrepareMsg(
+        slot=slot_message(action.slot),
+        generation=action.generation,
+        run_id=action.run_id,
+        config_digest=action.config_digest,
+        engine=spec.engine,
+        model=spec.model,
+        address=placed.address,
+        devices=placed.devices,
+        is_master=action.is_world_master and "--master-port" in command.argv,
+        master_addr=placed.master_addr,
+        master_port=placed.master_port if "--master-port" in command.argv else 0,
+        ports=command.ports,
+        deadline_seconds=action.deadline_seconds,
+        reservation_seconds=reservation_seconds,
+    )
+
+
+def start(action: a.SendStart, role: str, spec: EngineSpec, stop_grace: float) -> pb.StartCmdMsg:
+    placed = action.placement
+    command = build_command(spec, assignment(action.slot.instance, role, action.slot, placed))
+    return pb.StartCmdMsg(
+        slot=slot_message(action.slot),
+        generation=action.generation,
+        run_id=action.run_id,
+        config_digest=action.config_digest,
+        node_rank=action.slot.node_rank,
+        master_dp_ip=placed.master_addr,
+        master_port=placed.master_port,
+        headless=command.headless,
+        role=role,
+        engine=spec.engine,
+        engine_profile=spec.profile,
+        argv=command.argv,
+        argv_digest=command.argv_digest,
+        env=dict(command.env),
+        node_env={name: source.value for name, source in command.node_env.items()},
+        devices=placed.devices,
+        api_port=command.api_port or 0,
+        api_host=command.api_host or "",
+        health_path=command.health_path or "",
+        expected_workers=command.expected_workers,
+        stop_grace_seconds=stop_grace,
+        drain_seconds=command.drain_seconds,
+        address=placed.address,
+        dp_rpc_port=placed.dp_rpc_port or 0,
+    )

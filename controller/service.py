@@ -1,0 +1,245 @@
+"""The shell around the core: feeds it events, does what it asks, brings the outcome back."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol
+
+from motor_rpc import control_pb2 as pb
+
+from controller.api import wire
+from controller.config.plan import LoadedDeployment
+from controller.core import actions as a
+from controller.core import events as e
+from controller.core.core import Core
+from controller.core.model import GenerationRecord, SlotKey
+from controller.core.state import CoreState
+from controller.store.interface import Store, StoreError
+
+log = logging.getLogger(__name__)
+
+RESERVATION_SECONDS = 60.0
+
+
+class Session(Protocol):
+    """An open node stream, as the service sees it."""
+
+    def send(self, message: pb.ControllerMessage) -> None: ...
+
+    def end(self, last: pb.ControllerMessage | None, reason: str) -> None: ...
+
+
+class ControllerService:
+    """One deployment's controller. Lives in one event loop; only the store's thread is elsewhere."""
+
+    def __init__(self, deployment: LoadedDeployment, store: Store, clock: Callable[[], float] = time.monotonic) -> None:
+        self.deployment = deployment
+        self.clock = clock
+        self.wall_offset = time.time() - clock()  # wall clock of an event: its time plus this
+        self.sessions: dict[str, Session] = {}
+        self.node_sessions: dict[str, str] = {}
+        self.store_error = ""
+        self.changed = asyncio.Event()  # pulsed after each event, for followers of the event list
+        self._store = store
+        self._store_thread = ThreadPoolExecutor(1, thread_name_prefix="store")
+        self._to_store: deque[GenerationRecord] = deque()
+        self._store_task: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._said = 0
+        self.core: Core | None = None
+
+    async def open(self) -> None:
+        """Take the store and what it holds. StoreError when that is not possible."""
+        loop = asyncio.get_running_loop()
+        snapshot = await loop.run_in_executor(self._store_thread, self._store.open)
+        self.core = Core(self.deployment.plan, snapshot.epoch, self.clock(), snapshot.lineage, snapshot.records)
+        log.info(
+            "deployment %s, epoch %d, %d stored generations",
+            self.deployment.plan.deployment_id, snapshot.epoch, len(snapshot.records),
+        )  # fmt: skip
+        self._log_story()
+        self._schedule()
+
+    async def close(self) -> None:
+        """Engines keep running: only this program ends."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._store_task is not None:
+            await asyncio.wait({self._store_task}, timeout=10.0)
+        await asyncio.get_running_loop().run_in_executor(self._store_thread, self._store.close)
+        self._store_thread.shutdown()
+
+    @property
+    def state(self) -> CoreState:
+        assert self.core is not None, "the service is not open"
+        return self.core.state
+
+    def nonce(self) -> str:
+        return secrets.token_hex(8)
+
+    def feed(self, event: e.Event) -> None:
+        """Hand one event to the core and do what it asks for."""
+        assert self.core is not None
+        for action in self.core.handle(event):
+            self._perform(action)
+        self._log_story()
+        self._schedule()
+        self.changed.set()
+        self.changed = asyncio.Event()
+
+    # -- doing what the core wants ---------------------------------------------------------------------------------
+
+    def _perform(self, action: a.Action) -> None:
+        match action:
+            case a.StoreRecord(record=record):
+                self._to_store.append(record)
+                if self._store_task is None or self._store_task.done():
+                    self._store_task = asyncio.create_task(self._write_records())
+            case a.AcceptNode(session=session, node_id=node_id):
+                self.node_sessions[node_id] = session
+                timers = self.deployment.plan.timers
+                self._send(
+                    node_id,
+                    registered=pb.Registered(
+                        heartbeat_interval_seconds=timers.heartbeat_interval,
+                        node_timeout_seconds=timers.node_timeout,
+                    ),
+                )
+            case a.RefuseNode(session=session, code=code, reason=reason, retry=retry):
+                refused = pb.Refused(code=code, reason=reason, retry=retry)
+                self._end(session, self._message(refused=refused), reason)
+            case a.CloseSession(session=session, reason=reason):
+                refused = pb.Refused(code="session_replaced", reason=reason, retry=True)
+                self._end(session, self._message(refused=refused), reason)
+            case a.TellPlacement(node_id=node_id, state=state, reason=reason, slots=slots):
+                slot_messages = [wire.slot_message(slot) for slot in slots]
+                self._send(node_id, placement=pb.PlacementMsg(state=state, reason=reason, slots=slot_messages))
+            case a.MemberCommand():
+                self._command(action)
+            case _:
+                raise TypeError(f"unknown action {type(action).__name__}")
+
+    def _command(self, action: a.MemberCommand) -> None:
+        slot = wire.slot_message(action.slot)
+        generation, node_id = action.generation, action.node_id
+        plan = self.deployment.plan
+        match action:
+            case a.SendPrepare() | a.SendStart():
+                role = plan.instance(action.slot.instance).role
+                spec = self.deployment.engines[action.slot.instance]
+                try:
+                    if isinstance(action, a.SendPrepare):
+                        self._send(node_id, prepare=wire.prepare(action, role, spec, RESERVATION_SECONDS))
+                    else:
+                        self._send(node_id, start=wire.start(action, role, spec, plan.timers.stop_grace))
+                except ValueError as error:  # validation lets none through; if it does, say so where it is seen
+                    log.error("%s: no command line can be made: %s", action.slot, error)
+                    asyncio.get_running_loop().call_soon(self._refuse_for_node, action, str(error))
+            case a.SendStop(mode=mode, reason=reason, grace_seconds=grace):
+                self._send(
+                    node_id,
+                    stop=pb.StopCmdMsg(slot=slot, generation=generation, mode=mode, reason=reason, grace_seconds=grace),
+                )
+            case a.SendRelease(reason=reason):
+                self._send(node_id, release=pb.ReleaseMsg(slot=slot, generation=generation, reason=reason))
+            case a.SendGroupReady(ready=ready):
+                self._send(node_id, group_ready=pb.GroupReadyMsg(slot=slot, generation=generation, ready=ready))
+            case a.SendForget():
+                self._send(node_id, forget=pb.ForgetMsg(slot=slot, generation=generation))
+            case _:
+                raise TypeError(f"unknown command {type(action).__name__}")
+
+    def _refuse_for_node(self, action: a.MemberCommand, reason: str) -> None:
+        command = "start" if isinstance(action, a.SendStart) else "prepare"
+        session = self.node_sessions.get(action.node_id, "")
+        self.feed(
+            e.CommandRefused(
+                self.clock(),
+                self.nonce(),
+                session,
+                action.node_id,
+                action.slot,
+                action.generation,
+                command,
+                "argv",
+                reason,
+            )
+        )
+
+    def _message(self, **body: Any) -> pb.ControllerMessage:
+        return pb.ControllerMessage(epoch=self.state.epoch, deployment_id=self.deployment.plan.deployment_id, **body)
+
+    def send_to_node(self, node_id: str, **body: Any) -> bool:
+        """Send one message to a node; False if it has no stream."""
+        return self._send(node_id, **body)
+
+    def _send(self, node_id: str, **body: Any) -> bool:
+        session = self.sessions.get(self.node_sessions.get(node_id, ""))
+        if session is None:
+            return False
+        session.send(self._message(**body))
+        return True
+
+    def _end(self, session_id: str, last: pb.ControllerMessage, reason: str) -> None:
+        session = self.sessions.get(session_id)
+        if session is not None:
+            session.end(last, reason)
+
+    async def _write_records(self) -> None:
+        """Everything that waits goes into one commit; the core hears of it only when it is on the disk (rule 9)."""
+        loop = asyncio.get_running_loop()
+        while self._to_store:
+            records = list(self._to_store)
+            self._to_store.clear()
+            try:
+                await loop.run_in_executor(self._store_thread, self._store.put, records)
+                self.store_error = ""
+            except StoreError as error:
+                self.store_error = str(error)
+                log.error("not stored: %s", error)
+            for record in records:
+                now, nonce = self.clock(), self.nonce()
+                if self.store_error:
+                    self.feed(e.RecordNotStored(now, nonce, record.scope_id, record.generation, self.store_error))
+                else:
+                    self.feed(e.RecordStored(now, nonce, record.scope_id, record.generation))
+
+    # -- time and story -----------------------------------------------------------------------------------------------
+
+    def _schedule(self) -> None:
+        assert self.core is not None
+        deadline = self.core.next_deadline()
+        loop = asyncio.get_running_loop()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if deadline is not None:
+            self._timer = loop.call_later(max(0.0, deadline - self.clock()), self._wake)
+
+    def _wake(self) -> None:
+        self.feed(e.DeadlinePassed(self.clock(), self.nonce()))
+
+    def _log_story(self) -> None:
+        """New lines of the story go to the log, so that it tells the same as /v1/events."""
+        fresh = self.state.story_count - self._said
+        if fresh <= 0:
+            return
+        self._said = self.state.story_count
+        story = self.state.story
+        for index in range(max(0, len(story) - fresh), len(story)):
+            line = story[index]
+            log.info("%s: %s: %s", line.subject, line.code, line.sentence)
+
+    def slot_of(self, text: str) -> SlotKey | None:
+        """The slot named `instance/dp_rank/node_rank`, if this deployment has it."""
+        try:
+            slot = SlotKey.parse(text)
+        except ValueError:
+            return None
+        return slot if self.state.scope_of(slot) is not None else None

@@ -1,0 +1,86 @@
+"""The default store: one SQLite file, write-ahead log, every commit on the disk before it counts."""
+
+from __future__ import annotations
+
+import secrets
+import sqlite3
+from collections.abc import Iterable
+from pathlib import Path
+
+from controller.core.model import GenerationRecord
+from controller.store.codec import decode, encode
+from controller.store.interface import Snapshot, StoreError, StoreLocked
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS generation (scope_id TEXT PRIMARY KEY, record TEXT NOT NULL);
+"""
+
+
+class SqliteStore:
+    """One controller at a time: the file stays locked exclusively while it is open."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._db: sqlite3.Connection | None = None
+
+    def open(self) -> Snapshot:
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            db = sqlite3.connect(self._path, timeout=1.0, isolation_level=None, check_same_thread=False)
+        except (OSError, sqlite3.Error) as error:
+            raise StoreError(f"{self._path}: cannot be opened: {error}; set `store.path` in deploy.json") from error
+        try:
+            # EXCLUSIVE before WAL: the lock is then taken with the first write and kept, and no shared memory
+            # file is needed
+            db.execute("PRAGMA locking_mode=EXCLUSIVE")
+            mode = db.execute("PRAGMA journal_mode=WAL").fetchone()[0]
+            if mode != "wal":
+                raise StoreError(f"{self._path}: expected journal mode wal, got {mode}; use a local file system")
+            db.execute("PRAGMA synchronous=FULL")
+            db.execute("BEGIN IMMEDIATE")
+            for statement in SCHEMA.split(";"):
+                db.execute(statement)
+            db.execute("INSERT OR IGNORE INTO meta VALUES ('lineage', ?)", (secrets.token_hex(16),))
+            db.execute("INSERT OR IGNORE INTO meta VALUES ('epoch', '0')")
+            db.execute("UPDATE meta SET value = CAST(value AS INTEGER) + 1 WHERE key = 'epoch'")
+            db.execute("COMMIT")
+            meta = dict(db.execute("SELECT key, value FROM meta").fetchall())
+            records = tuple(decode(row[0]) for row in db.execute("SELECT record FROM generation ORDER BY scope_id"))
+        except sqlite3.OperationalError as error:
+            db.close()
+            if "locked" in str(error):
+                raise StoreLocked(
+                    f"{self._path}: another motor-controller holds this store; stop it first, or give this one "
+                    "another `store.path`"
+                ) from error
+            raise StoreError(f"{self._path}: {error}") from error
+        except (sqlite3.Error, ValueError) as error:
+            db.close()
+            raise StoreError(
+                f"{self._path}: not readable as Motor's state: {error}; move it away to start with an empty store "
+                "(running engines are then adopted, not restarted)"
+            ) from error
+        except StoreError:
+            db.close()
+            raise
+        self._db = db
+        return Snapshot(meta["lineage"], int(meta["epoch"]), records)
+
+    def put(self, records: Iterable[GenerationRecord]) -> None:
+        if self._db is None:
+            raise StoreError(f"{self._path}: the store is closed")
+        rows = [(record.scope_id, encode(record)) for record in records]
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            self._db.executemany("INSERT OR REPLACE INTO generation VALUES (?, ?)", rows)
+            self._db.execute("COMMIT")
+        except sqlite3.Error as error:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+            raise StoreError(f"{self._path}: {error}") from error
+
+    def close(self) -> None:
+        if self._db is not None:
+            self._db.close()
+            self._db = None
