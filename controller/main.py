@@ -42,3 +42,7 @@ def main(config_file: Path, log_level: str | None) -> None:
     from controller.daemon import run
 
     sys.exit(asyncio.run(run(deployment)))
+
+
+if __name__ == "__main__":
+    main()

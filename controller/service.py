@@ -203,6 +203,9 @@ class ControllerService:
             except StoreError as error:
                 self.store_error = str(error)
                 log.error("not stored: %s", error)
+            except Exception as error:  # a defect here must not leave a generation waiting in silence
+                self.store_error = f"{type(error).__name__}: {error}"
+                log.exception("not stored")
             for record in records:
                 now, nonce = self.clock(), self.nonce()
                 if self.store_error:

@@ -66,12 +66,13 @@ def load_record(s: CoreState, record: GenerationRecord) -> None:
 
 
 def _hold_ports(s: CoreState, scope: ScopeState, slot: SlotKey, placed: Placement) -> None:
+    host = assembly.host_of(placed.address)
+    held = [placed.api_port]
     if scope.plan.world_master(slot) == slot:
-        s.ledger.take(placed.address, scope.scope_id, [placed.master_port])
-        if placed.dp_rpc_port is not None:
-            s.ledger.take(placed.address, scope.scope_id, [placed.dp_rpc_port])
-    if placed.api_port is not None:
-        s.ledger.take(placed.address, scope.scope_id, [placed.api_port])
+        held += [placed.master_port, placed.dp_rpc_port]
+    for port in held:
+        if port:
+            s.ledger.take(host, scope.scope_id, [port])
 
 
 def member_seen(s: CoreState, scope: ScopeState, slot: SlotKey) -> None:

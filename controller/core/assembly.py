@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ipaddress
+
 from controller.core import placement
 from controller.core.actions import SendForget, SendStop, StoreRecord, TellPlacement
 from controller.core.model import GenerationRecord, Placement, SlotKey
@@ -128,7 +130,7 @@ def _placements(s: CoreState, scope: ScopeState) -> dict[SlotKey, Placement] | s
     master_ports: dict[SlotKey, int] = {}
     rpc_ports: dict[SlotKey, int | None] = {}
     for slot in sorted({plan.world_master(slot) for slot in scope.members}):
-        host = _address(s, slot)
+        host = host_of(_address(s, slot))
         first, size = plan.master_ports.first, plan.master_ports.size
         # the port after the last one: a left-over of the generation before cannot join this one (rule 5)
         start = scope.last_master_port + 1 - first if scope.last_master_port else 0
@@ -150,9 +152,10 @@ def _placements(s: CoreState, scope: ScopeState) -> dict[SlotKey, Placement] | s
         if plan.has_api(slot):
             before = member.placement.api_port if member.placement else None
             wanted = [before] if before else []
-            api_port = ledger.take(node.offer.address, scope.scope_id, [*wanted, *plan.api_ports])
+            host = host_of(node.offer.address)
+            api_port = ledger.take(host, scope.scope_id, [*wanted, *plan.api_ports])
             if api_port is None:
-                return _no_port(ledger, node.offer.address, "API", str(plan.api_ports))
+                return _no_port(ledger, host, "API", str(plan.api_ports))
         master = plan.world_master(slot)
         members[slot] = Placement(
             node_id=node.offer.node_id,
@@ -165,6 +168,12 @@ def _placements(s: CoreState, scope: ScopeState) -> dict[SlotKey, Placement] | s
             dp_rpc_port=rpc_ports[master],
         )
     return members
+
+
+def host_of(address: str) -> str:
+    """The ledger's name of the machine with this address. Loopback addresses are all one machine, and an engine's
+    master port is bound on every address of it."""
+    return "loopback" if ipaddress.ip_address(address).is_loopback else address
 
 
 def _address(s: CoreState, slot: SlotKey) -> str:

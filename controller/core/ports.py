@@ -10,13 +10,15 @@ from collections.abc import Iterable
 
 
 class PortLedger:
-    """Ports by host, each with its owner.
+    """Ports by host, each with the owner that released it will free.
 
-    An owner is any text and may hold ports on several hosts. A port has at most one owner on a host.
+    An owner is any text; one owner may hold ports on several hosts (a generation holds its master port on one
+    host and its API port on another). A port has at most one owner on a host.
     """
 
     def __init__(self) -> None:
         self._owners: dict[str, dict[int, str]] = {}  # host -> port -> owner
+        self._held: dict[str, list[tuple[str, int]]] = {}  # owner -> (host, port): releasing one walks over its own
 
     def take(self, host: str, owner: str, candidates: Iterable[int]) -> int | None:
         """Record and return the first candidate that is free on `host`; None when none is."""
@@ -24,17 +26,14 @@ class PortLedger:
         for port in candidates:
             if port not in taken:
                 taken[port] = owner
+                self._held.setdefault(owner, []).append((host, port))
                 return port
         return None
 
     def release(self, owner: str) -> None:
-        """Free everything `owner` holds, on every host. Nothing held is no error: releases may come twice."""
-        for host, taken in list(self._owners.items()):
-            kept = {port: holder for port, holder in taken.items() if holder != owner}
-            if kept:
-                self._owners[host] = kept
-            else:
-                del self._owners[host]
+        """Free everything `owner` holds, on every host; nothing held is no error (a release may come twice)."""
+        for host, port in self._held.pop(owner, []):
+            del self._owners[host][port]
 
     def ports_on(self, host: str) -> dict[int, str]:
         """Port -> owner on `host`, a copy, sorted by port."""

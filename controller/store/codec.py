@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 from controller.core.model import GenerationRecord, Placement, SlotKey
@@ -12,7 +12,7 @@ VERSION = 1
 
 
 def encode(record: GenerationRecord) -> str:
-    data = {key: value for key, value in asdict(record).items() if key != "members"}
+    data: dict[str, Any] = {f.name: getattr(record, f.name) for f in fields(record) if f.name != "members"}
     data["members"] = {str(slot): asdict(placed) for slot, placed in sorted(record.members.items())}
     data["version"] = VERSION
     return json.dumps(data, sort_keys=True)

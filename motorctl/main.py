@@ -1,0 +1,56 @@
+"""`motorctl`: a command is imported only when it runs, so `--help` costs nothing."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+
+import click
+
+
+@dataclass(frozen=True)
+class LazyCommand:
+    """Where a command is, and the line that `motorctl --help` shows for it."""
+
+    target: str  # "module:attribute" of a click command
+    help: str
+
+
+# New commands are registered here and nowhere else; the order is the order of `motorctl --help`.
+COMMANDS: dict[str, LazyCommand] = {
+    "validate": LazyCommand("motorctl.planning:validate", "Check a deployment file; all errors at once."),
+    "plan": LazyCommand("motorctl.planning:plan", "Show every engine command of a deployment, without hardware."),
+    "status": LazyCommand("motorctl.watching:status", "What runs where, and why something is not up."),
+    "events": LazyCommand("motorctl.watching:events", "Decisions with their reasons."),
+    "logs": LazyCommand("motorctl.watching:logs", "An engine's or a node manager's log."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group that knows its commands by name and line of help, and loads them on use."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        entry = COMMANDS.get(cmd_name)
+        if entry is None:
+            return None
+        module, _, attribute = entry.target.partition(":")
+        command = getattr(importlib.import_module(module), attribute)
+        assert isinstance(command, click.Command), f"{entry.target} is no click command"
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, entry.help) for name, entry in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="motor-pcp", prog_name="motorctl")
+def main() -> None:
+    """Look at and act on a Motor deployment."""
+
+
+if __name__ == "__main__":
+    main()
