@@ -75,6 +75,16 @@ class ControllerService:
         await asyncio.get_running_loop().run_in_executor(self._store_thread, self._store.close)
         self._store_thread.shutdown()
 
+    async def raise_epoch(self, seen: int) -> None:
+        """A node has obeyed a newer epoch than ours: the store was emptied, or is an older copy. Continue above it,
+        once that is on the disk (rule 6)."""
+        if seen <= self.state.epoch:
+            return
+        loop = asyncio.get_running_loop()
+        epoch = await loop.run_in_executor(self._store_thread, self._store.raise_epoch, seen + 1)
+        self.state.epoch = max(self.state.epoch, epoch)
+        log.warning("a node has seen epoch %d; this controller continues with %d", seen, self.state.epoch)
+
     @property
     def state(self) -> CoreState:
         assert self.core is not None, "the service is not open"

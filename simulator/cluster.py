@@ -25,6 +25,7 @@ class Cluster:
         self.records: dict[str, GenerationRecord] = {}
         self.nodes: dict[str, SimulatedNode] = {}
         self.store_queue: deque[GenerationRecord] = deque()
+        self.nodes_with_taken_ports: dict[str, set[int]] = {}
         self.refusals: list[a.RefuseNode] = []
         self.check_every_step = check_every_step
         self.lineage = "lineage-1"
@@ -97,7 +98,15 @@ class Cluster:
         node.hang_up()
         node.session = f"{node.offer.node_id}-{self.nonce()}"
         self.feed(
-            e.NodeRegistered(self.now, self.nonce(), node.session, self.plan.deployment_id, node.offer, node.holdings())
+            e.NodeRegistered(
+                self.now,
+                self.nonce(),
+                node.session,
+                self.plan.deployment_id,
+                node.offer,
+                node.holdings(),
+                tuple(node.newest.items()),
+            )
         )
 
     def disconnect(self, node: SimulatedNode, noticed: bool = True) -> None:
@@ -113,7 +122,7 @@ class Cluster:
 
     def deliver_command(self, node: SimulatedNode) -> None:
         if node.inbox:
-            node.obey(node.inbox.popleft())
+            node.obey(node.inbox.popleft(), self.nodes_with_taken_ports.get(node.offer.node_id, set()))
             if self.check_every_step:
                 self.check_world()
 

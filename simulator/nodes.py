@@ -35,8 +35,8 @@ class SimulatedNode:
     def holdings(self) -> tuple[MemberReport, ...]:
         return tuple(engine.report for engine in self.engines.values())
 
-    def obey(self, command: a.Action) -> None:
-        """Do what a manager does with one command; answers go to the outbox."""
+    def obey(self, command: a.Action, taken_ports: set[int] | frozenset[int] = frozenset()) -> None:
+        """Do what a manager does with one command; answers go to the outbox. `taken_ports` are held by strangers."""
         if isinstance(command, a.SendGroupReady):
             engine = self.engines.get(command.slot)
             if engine is not None and engine.report.generation == command.generation:
@@ -63,10 +63,13 @@ class SimulatedNode:
                 return
             self.newest[command.slot] = command.generation
             if isinstance(command, a.SendPrepare):
-                ok = not self.refuse_prepare
+                placed = command.placement
+                wanted = {placed.api_port, placed.master_port if command.is_world_master else None}
+                taken = tuple(sorted(port for port in wanted if port is not None and port in taken_ports))
+                ok = not self.refuse_prepare and not taken
                 if ok:
                     self.prepared[command.slot] = command.generation
-                self.say("prepare", (command.slot, command.generation, ok))
+                self.say("prepare", (command.slot, command.generation, ok, taken))
             else:
                 self._start(command)
 
@@ -151,9 +154,14 @@ class SimulatedNode:
             return e.MemberReported(now, nonce, self.session, node_id, content)
         assert isinstance(content, tuple)
         if kind == "prepare":
-            slot, generation, ok = content
-            items = () if ok else (e.PrepareItem("ports", False, "port 7001 is taken by pid 1"),)
-            return e.PrepareReported(now, nonce, self.session, node_id, slot, generation, ok, items)
+            slot, generation, ok, taken = content
+            bad = (
+                e.PrepareItem("ports", False, f"{taken} taken by pid 1")
+                if taken
+                else e.PrepareItem("model", False, "gone")
+            )
+            items = () if ok else (bad,)
+            return e.PrepareReported(now, nonce, self.session, node_id, slot, generation, ok, items, taken_ports=taken)
         slot, generation, command, newest = content
         return e.CommandRefused(
             now,

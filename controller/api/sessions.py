@@ -75,8 +75,9 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         first = await self._first_message(context)
         if first is None:
             return
-        session = NodeSession(f"s{next(self._numbers)}")
         service = self._service
+        await service.raise_epoch(wire.newest_epoch(first))
+        session = NodeSession(f"s{next(self._numbers)}")
         session.last_heard = service.clock()
         service.sessions[session.session_id] = session
         writer = asyncio.create_task(session.pump(context))
@@ -93,6 +94,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
                     first.deployment_id,
                     wire.offer(first),
                     tuple(wire.report(held) for held in first.holdings),
+                    wire.seen(first),
                 )
             )
             reader = asyncio.create_task(self._read(session, node_id, context))

@@ -77,6 +77,15 @@ def report(message: pb.SlotReport) -> MemberReport:
     )
 
 
+def seen(message: pb.RegisterMsg) -> tuple[tuple[SlotKey, int], ...]:
+    return tuple((slot_key(entry.slot), entry.generation) for entry in message.seen)
+
+
+def newest_epoch(message: pb.RegisterMsg) -> int:
+    """The highest epoch a node has obeyed or holds an engine of."""
+    return max([entry.epoch for entry in message.seen] + [held.epoch for held in message.holdings], default=0)
+
+
 def event(body: pb.NodeMessage, session: str, node_id: str, now: float, nonce: str) -> e.Event | None:
     """The event a message becomes; None for those the core does not see (heartbeats, log chunks)."""
     kind = body.WhichOneof("body")

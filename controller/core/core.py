@@ -91,6 +91,10 @@ class Core:
             assembly.assemble_alarm(s, s.instances[key])
         elif kind == "retry":
             stopping.retry(s, s.scopes[key])
+        elif kind == "port":
+            owner, _, scope_id = key.rpartition("#")
+            s.ledger.release(owner)
+            assembly.try_start(s, s.scopes[scope_id])
         else:
             scope = self._scope_of_generation(key)
             if scope is not None:

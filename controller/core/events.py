@@ -25,6 +25,7 @@ class NodeRegistered(Event):
     deployment_id: str
     offer: NodeOffer
     holdings: tuple[MemberReport, ...] = ()
+    seen: tuple[tuple[SlotKey, int], ...] = ()  # newest generation the node has ever obeyed, by slot
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,11 @@ class PrepareReported(Event):
     items: tuple[PrepareItem, ...] = ()
     model_digest: str = ""
     engine_version: str = ""
+    taken_ports: tuple[int, ...] = ()  # held by something that is not ours
+
+    def only_ports(self) -> bool:
+        """True where other ports are all that is needed."""
+        return bool(self.taken_ports) and {item.name for item in self.items if not item.ok} <= {"ports", "master"}
 
     def refusal(self) -> str:
         """The failed items in one sentence."""

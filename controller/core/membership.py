@@ -20,6 +20,10 @@ def node_registered(s: CoreState, event: NodeRegistered) -> None:
         s.emit(RefuseNode(event.session, code, reason, retry))
         return
     node = _admit(s, event)
+    for slot, generation in event.seen:
+        instance = s.instances.get(slot.instance)
+        if instance is not None:  # a node would refuse anything older (rule 6)
+            instance.generation = max(instance.generation, generation)
     _take_holdings(s, node, event.holdings)
     assembly.node_has_room(s, node)
     for slot in sorted(node.slots):

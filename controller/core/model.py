@@ -93,6 +93,7 @@ class Timers:
     prepare_timeout: float = 60.0
     refusal_backoff: float = 30.0
     refusal_backoff_max: float = 300.0
+    port_blocked_for: float = 300.0  # a port that something else holds is not tried again for so long
     restart_backoff: float = 2.0
     restart_backoff_max: float = 60.0
     max_restarts: int = 5

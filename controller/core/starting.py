@@ -6,7 +6,7 @@ from controller.core import assembly, placement, stopping
 from controller.core.actions import SendGroupReady, SendPrepare, SendRelease, SendStart
 from controller.core.events import CommandRefused, PrepareReported, RecordNotStored, RecordStored
 from controller.core.model import MemberState, SlotKey
-from controller.core.state import CoreState, Member, Phase, Refusal, ScopeState
+from controller.core.state import CoreState, Member, NodeState, Phase, Refusal, ScopeState
 
 STORE_RETRY = 5.0  # seconds until a record that could not be stored is tried again
 
@@ -68,12 +68,18 @@ def prepare_reported(s: CoreState, event: PrepareReported) -> None:
     member = scope.members[event.slot]
     if member.node_id != event.node_id:
         return
-    if not event.ok:
+    if not event.ok and event.only_ports():
+        replan_ports(s, scope, member, event)
+    elif not event.ok:
         refuse(s, scope, {event.slot: f"node {event.node_id} refused: {event.refusal()}"})
-        return
+    else:
+        member_prepared(s, scope, member)
+
+
+def member_prepared(s: CoreState, scope: ScopeState, member: Member) -> None:
     member.prepared = True
-    scope.unprepared.discard(event.slot)
-    s.say(str(event.slot), "prepared", f"node {event.node_id} is prepared")
+    scope.unprepared.discard(member.slot)
+    s.say(str(member.slot), "prepared", f"node {member.node_id} is prepared")
     if not scope.unprepared:
         start(s, scope)
 
@@ -90,7 +96,7 @@ def start(s: CoreState, scope: ScopeState) -> None:
 def refuse(s: CoreState, scope: ScopeState, reasons: dict[SlotKey, str]) -> None:
     """Nodes will not take their slots: each is set aside for that slot and another is asked. Costs no restart."""
     first = min(reasons)
-    set_aside = []
+    set_aside: list[NodeState] = []
     for slot, reason in sorted(reasons.items()):
         node = s.node_of(slot)
         if node is None:
@@ -102,18 +108,38 @@ def refuse(s: CoreState, scope: ScopeState, reasons: dict[SlotKey, str]) -> None
         s.arm(s.now + backoff, "refusal", node.offer.node_id)
         s.say(f"node {node.offer.node_id}", "refused", f"{slot}: {reason}; asked again in {backoff:.0f} s")
         set_aside.append(node)
-    for other in scope.members.values():
-        holder = s.node_of(other.slot)
-        if holder is not None and holder.connected:
-            s.emit(SendRelease(holder.offer.node_id, other.slot, scope.generation, f"{first} was refused"))
-        other.prepared = False
-    s.enter(scope, Phase.ASSEMBLING, "refused", f"{first}: {reasons[first]}")
-    stopping.store_outcome(s, scope, "stopped", scope.reason)
+    release_all(s, scope, "refused", f"{first}: {reasons[first]}")
     for slot, reason in sorted(reasons.items()):
         placement.unseat(s, scope, slot, "refused", reason)
     assembly.refill(s, scope)
     for node in set_aside:
         assembly.node_has_room(s, node)
+    assembly.try_start(s, scope)
+
+
+def release_all(s: CoreState, scope: ScopeState, code: str, reason: str) -> None:
+    """Give up a generation that nobody has started: reservations go, nodes keep their slots."""
+    for member in scope.members.values():
+        node = s.node_of(member.slot)
+        if node is not None and node.connected:
+            s.emit(SendRelease(node.offer.node_id, member.slot, scope.generation, reason))
+        member.prepared = False
+    s.enter(scope, Phase.ASSEMBLING, code, reason)
+    stopping.store_outcome(s, scope, "stopped", reason)
+
+
+def replan_ports(s: CoreState, scope: ScopeState, member: Member, event: PrepareReported) -> None:
+    """Something else holds a planned port: that is no reason to set the node aside, the next port of the range is."""
+    node = s.node_of(member.slot)
+    if node is None:
+        return
+    host = assembly.host_of(node.offer.address)
+    release_all(s, scope, "port_taken", f"{member.slot}: {event.refusal()}; planning with other ports")
+    s.ledger.release(scope.scope_id)
+    for port in event.taken_ports:
+        owner = f"something else on {node.offer.node_id}, port {port}"
+        s.ledger.take(host, owner, [port])
+        s.arm(s.now + s.plan.timers.port_blocked_for, "port", f"{owner}#{scope.scope_id}")
     assembly.try_start(s, scope)
 
 

@@ -35,5 +35,8 @@ class Store(Protocol):
     def put(self, records: Iterable[GenerationRecord]) -> None:
         """Keep the newest record of each scope, all or none; on return they survive a crash. StoreError."""
 
+    def raise_epoch(self, at_least: int) -> int:
+        """Make this controller's epoch `at_least`, on the disk when it returns; the epoch it is now. StoreError."""
+
     def close(self) -> None:
         """Let go; a later open finds everything that was put."""

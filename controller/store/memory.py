@@ -27,5 +27,9 @@ class MemoryStore:
     def put(self, records: Iterable[GenerationRecord]) -> None:
         self._records.update({record.scope_id: encode(record) for record in records})
 
+    def raise_epoch(self, at_least: int) -> int:
+        self._epoch = max(self._epoch, at_least)
+        return self._epoch
+
     def close(self) -> None:
         self._open = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from controller.core.model import GenerationRecord
@@ -68,12 +68,21 @@ class SqliteStore:
         return Snapshot(meta["lineage"], int(meta["epoch"]), records)
 
     def put(self, records: Iterable[GenerationRecord]) -> None:
+        rows = [(record.scope_id, encode(record)) for record in records]
+        self._write("INSERT OR REPLACE INTO generation VALUES (?, ?)", rows)
+
+    def raise_epoch(self, at_least: int) -> int:
+        self._write("UPDATE meta SET value = MAX(CAST(value AS INTEGER), ?) WHERE key = 'epoch'", [(at_least,)])
+        assert self._db is not None
+        return int(self._db.execute("SELECT value FROM meta WHERE key = 'epoch'").fetchone()[0])
+
+    def _write(self, statement: str, rows: Sequence[tuple[object, ...]]) -> None:
+        """One transaction: all rows or none."""
         if self._db is None:
             raise StoreError(f"{self._path}: the store is closed")
-        rows = [(record.scope_id, encode(record)) for record in records]
         try:
             self._db.execute("BEGIN IMMEDIATE")
-            self._db.executemany("INSERT OR REPLACE INTO generation VALUES (?, ?)", rows)
+            self._db.executemany(statement, rows)
             self._db.execute("COMMIT")
         except sqlite3.Error as error:
             if self._db.in_transaction:

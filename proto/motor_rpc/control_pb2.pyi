@@ -92,7 +92,7 @@ class EngineOffer(_message.Message):
     def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ..., error: _Optional[str] = ...) -> None: ...
 
 class RegisterMsg(_message.Message):
-    __slots__ = ("protocol", "node_id", "incarnation", "boot_id", "deployment_id", "hostname", "motor_version", "address", "role", "labels", "device_kind", "devices", "engines", "allow_loopback", "expected_nnodes", "expected_model", "holdings")
+    __slots__ = ("protocol", "node_id", "incarnation", "boot_id", "deployment_id", "hostname", "motor_version", "address", "role", "labels", "device_kind", "devices", "engines", "allow_loopback", "expected_nnodes", "expected_model", "holdings", "seen")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -117,6 +117,7 @@ class RegisterMsg(_message.Message):
     EXPECTED_NNODES_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_MODEL_FIELD_NUMBER: _ClassVar[int]
     HOLDINGS_FIELD_NUMBER: _ClassVar[int]
+    SEEN_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     node_id: str
     incarnation: int
@@ -134,7 +135,18 @@ class RegisterMsg(_message.Message):
     expected_nnodes: int
     expected_model: str
     holdings: _containers.RepeatedCompositeFieldContainer[SlotReport]
-    def __init__(self, protocol: _Optional[int] = ..., node_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., boot_id: _Optional[str] = ..., deployment_id: _Optional[str] = ..., hostname: _Optional[str] = ..., motor_version: _Optional[str] = ..., address: _Optional[str] = ..., role: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., device_kind: _Optional[str] = ..., devices: _Optional[_Iterable[str]] = ..., engines: _Optional[_Iterable[_Union[EngineOffer, _Mapping]]] = ..., allow_loopback: bool = ..., expected_nnodes: _Optional[int] = ..., expected_model: _Optional[str] = ..., holdings: _Optional[_Iterable[_Union[SlotReport, _Mapping]]] = ...) -> None: ...
+    seen: _containers.RepeatedCompositeFieldContainer[SlotSeen]
+    def __init__(self, protocol: _Optional[int] = ..., node_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., boot_id: _Optional[str] = ..., deployment_id: _Optional[str] = ..., hostname: _Optional[str] = ..., motor_version: _Optional[str] = ..., address: _Optional[str] = ..., role: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., device_kind: _Optional[str] = ..., devices: _Optional[_Iterable[str]] = ..., engines: _Optional[_Iterable[_Union[EngineOffer, _Mapping]]] = ..., allow_loopback: bool = ..., expected_nnodes: _Optional[int] = ..., expected_model: _Optional[str] = ..., holdings: _Optional[_Iterable[_Union[SlotReport, _Mapping]]] = ..., seen: _Optional[_Iterable[_Union[SlotSeen, _Mapping]]] = ...) -> None: ...
+
+class SlotSeen(_message.Message):
+    __slots__ = ("slot", "generation", "epoch")
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    slot: Slot
+    generation: int
+    epoch: int
+    def __init__(self, slot: _Optional[_Union[Slot, _Mapping]] = ..., generation: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class Registered(_message.Message):
     __slots__ = ("heartbeat_interval_seconds", "node_timeout_seconds")
@@ -275,20 +287,22 @@ class PrepareItem(_message.Message):
     def __init__(self, name: _Optional[str] = ..., ok: bool = ..., detail: _Optional[str] = ...) -> None: ...
 
 class PrepareReport(_message.Message):
-    __slots__ = ("slot", "generation", "ok", "items", "model_digest", "engine_version")
+    __slots__ = ("slot", "generation", "ok", "items", "model_digest", "engine_version", "taken_ports")
     SLOT_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     OK_FIELD_NUMBER: _ClassVar[int]
     ITEMS_FIELD_NUMBER: _ClassVar[int]
     MODEL_DIGEST_FIELD_NUMBER: _ClassVar[int]
     ENGINE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    TAKEN_PORTS_FIELD_NUMBER: _ClassVar[int]
     slot: Slot
     generation: int
     ok: bool
     items: _containers.RepeatedCompositeFieldContainer[PrepareItem]
     model_digest: str
     engine_version: str
-    def __init__(self, slot: _Optional[_Union[Slot, _Mapping]] = ..., generation: _Optional[int] = ..., ok: bool = ..., items: _Optional[_Iterable[_Union[PrepareItem, _Mapping]]] = ..., model_digest: _Optional[str] = ..., engine_version: _Optional[str] = ...) -> None: ...
+    taken_ports: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, slot: _Optional[_Union[Slot, _Mapping]] = ..., generation: _Optional[int] = ..., ok: bool = ..., items: _Optional[_Iterable[_Union[PrepareItem, _Mapping]]] = ..., model_digest: _Optional[str] = ..., engine_version: _Optional[str] = ..., taken_ports: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ReleaseMsg(_message.Message):
     __slots__ = ("slot", "generation", "reason")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from controller.core.model import Scope
+from dataclasses import replace
+
+from controller.core.events import NodeDisconnected
+from controller.core.model import PortRange, Scope
 from controller.core.state import Phase
 from simulator.cluster import Cluster
 from tests.core.shapes import deployment, instance, offer
@@ -63,8 +66,6 @@ def test_late_node_is_a_spare_and_replaces_a_lost_one_without_moving_others() ->
     cluster.disconnect(gone)
     session = cluster.core.state.nodes["n2"].session
     assert session is not None
-    from controller.core.events import NodeDisconnected
-
     cluster.feed(NodeDisconnected(cluster.now, cluster.nonce(), session, "n2", "stream ended"))
     cluster.nodes["n1"].crash(cluster.nodes["n1"].starts[0].slot)  # the master notices its dead follower
     cluster.settle()
@@ -140,6 +141,33 @@ def test_refusing_node_is_set_aside_and_a_spare_is_asked() -> None:
     assert not bad.starts
     assert {n for n, node in cluster.nodes.items() if node.starts} == {"n2", "n3"}
     assert cluster.core.state.scopes["prefill-0/0"].restarts == 0, "a refusal costs no restart"
+
+
+def test_taken_port_means_the_next_port_not_another_node() -> None:
+    cluster = Cluster(deployment(instance(dp=1, nnodes=2)))
+    cluster.nodes_with_taken_ports = {"n1": {7001, 8000, 7002}}
+    bring_up(cluster, 2)
+    assert phases(cluster) == {Phase.READY}
+    placed = cluster.nodes["n1"].starts[-1].placement
+    assert (placed.master_port, placed.api_port) == (7003, 8001)
+    assert cluster.nodes["n2"].starts[-1].placement.master_port == 7003
+
+
+def test_all_ports_taken_says_so_and_goes_on_when_one_is_free() -> None:
+    plan = deployment(replace(instance(dp=1, nnodes=1), api_ports=PortRange(8000, 2)), port_blocked_for=100.0)
+    cluster = Cluster(plan)
+    cluster.nodes_with_taken_ports = {"n1": {8000, 8001}}
+    cluster.connect(cluster.add_node(offer(1)))
+    for _ in range(10):
+        cluster.store_next()
+        cluster.deliver_command(cluster.nodes["n1"])
+        cluster.deliver_message(cluster.nodes["n1"])
+    scope = cluster.core.state.scopes["prefill-0/0"]
+    assert scope.phase is Phase.ASSEMBLING
+    assert "no API port free on 10.0.0.1 in 8000-8001" in scope.reason
+    cluster.nodes_with_taken_ports.clear()
+    cluster.settle()
+    assert scope.phase is Phase.READY
 
 
 def test_headless_exit_code_zero_is_a_failure_and_the_budget_ends() -> None:

@@ -5,6 +5,7 @@ The invariants are checked inside the cluster after every event and after every 
 
 from __future__ import annotations
 
+import os
 import random
 
 import pytest
@@ -17,6 +18,10 @@ from controller.core.state import Phase
 from simulator.cluster import Cluster
 from simulator.nodes import SimulatedNode
 from tests.core.shapes import deployment, instance, offer
+
+# `make sim SEEDS=5000` takes more of both
+WALKS = int(os.environ.get("SEEDS", "60"))
+EXAMPLES = max(150, WALKS // 4)
 
 PLANS = [
     deployment(instance(dp=1, nnodes=2)),
@@ -143,7 +148,7 @@ def ends_well(cluster: Cluster) -> None:
 
 
 ClusterMachine.TestCase.settings = settings(
-    max_examples=int(__import__("os").environ.get("M", 150)),
+    max_examples=EXAMPLES,
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=list(HealthCheck),
@@ -152,7 +157,7 @@ TestClusterMachine = ClusterMachine.TestCase
 
 
 @pytest.mark.parametrize(
-    "seed", range((__import__("os").environ.get("N") and int(__import__("os").environ["N"])) or 60)
+    "seed", range(WALKS))
 )
 def test_random_walks(seed: int) -> None:
     """Longer walks than hypothesis takes, from a seed that the failure names."""

@@ -55,6 +55,15 @@ def test_records_come_back_as_they_were_and_the_newest_wins(reopen: Callable[[],
     assert {r.scope_id: r for r in snapshot.records} == {"prefill-0/0": record(generation=3), "prefill-0/1": other}
 
 
+def test_a_raised_epoch_stays_and_never_falls(reopen: Callable[[], Store]) -> None:
+    store = reopen()
+    store.open()
+    assert store.raise_epoch(9) == 9
+    assert store.raise_epoch(4) == 9
+    store.close()
+    assert reopen().open().epoch == 10
+
+
 def test_an_open_store_refuses_a_second_controller(reopen: Callable[[], Store]) -> None:
     first = reopen()
     first.open()
