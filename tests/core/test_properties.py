@@ -156,9 +156,7 @@ ClusterMachine.TestCase.settings = settings(
 TestClusterMachine = ClusterMachine.TestCase
 
 
-@pytest.mark.parametrize(
-    "seed", range(WALKS))
-)
+@pytest.mark.parametrize("seed", range(WALKS))
 def test_random_walks(seed: int) -> None:
     """Longer walks than hypothesis takes, from a seed that the failure names."""
     rng = random.Random(seed)
