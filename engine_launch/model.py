@@ -17,7 +17,7 @@ class Role(str, Enum):
 
 
 class Translation(str, Enum):
-    """How groups become engine command lines (FACTS 1).
+    """How groups become engine command lines (translation.py has the table).
 
     vLLM's `--nnodes` counts all nodes of one engine world. REPLICA gives each group a world of its own;
     the native forms put all groups of an instance into one world.
@@ -132,7 +132,7 @@ class StageMarker:
 
 @dataclass(frozen=True)
 class FatalPattern:
-    """A line that tells why an engine ends, and what a restart policy should do about it (E6)."""
+    """A line that tells why an engine ends, and what a restart policy should do about it."""
 
     pattern: str
     failure_class: str  # configuration | port | transient | group

@@ -1,0 +1,152 @@
+"""deploy.json -> the deployment as the controller runs it; `load_deployment` is the door to this package."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from controller.config.controller_rules import Settings, read_settings, read_timers
+from controller.config.engine_input import EngineInput, read_engine
+from controller.config.env_rules import read_env
+from controller.config.errors import Findings, Problem, Severity
+from controller.config.flag_rules import check_options, drain_of
+from controller.config.load import Document, read_document
+from controller.config.port_rules import RolePorts, read_ports
+from controller.config.rules import check_shape
+from controller.config.schema import Deploy
+from controller.config.schema_check import Sections, check_schema
+from controller.config.vocabulary import ENGINE_SECTIONS
+from controller.core.model import DeploymentPlan, InstancePlan, Scope
+from engine_launch.model import EngineSpec, Role, Translation
+from engine_launch.profiles import ProfileChoice
+from engine_launch.translation import TranslationChoice
+
+INSTANCE_KEYS = {
+    Role.PREFILL: "p_instances_num",
+    Role.DECODE: "d_instances_num",
+    Role.UNION: "hybrid_instances_num",
+}
+
+
+@dataclass(frozen=True)
+class LoadedDeployment:
+    """A valid file. `engines` and `choices` have one entry for each instance of the plan."""
+
+    file: str
+    plan: DeploymentPlan
+    engines: Mapping[str, EngineSpec]
+    choices: Mapping[str, Choices]
+    settings: Settings
+    warnings: tuple[Problem, ...]
+    coordinator: Mapping[str, Any]  # motor_coordinator_config as written
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What Motor chose for an instance, and why."""
+
+    profile: ProfileChoice
+    translation: TranslationChoice
+
+
+def load_deployment(path: Path | str) -> LoadedDeployment:
+    """Read and check a deployment file. ConfigError with all errors at once."""
+    return deployment_from(read_document(path))
+
+
+def deployment_from(document: Document) -> LoadedDeployment:
+    """As `load_deployment`, from a document that was read already."""
+    findings = document.findings()
+    sections = check_schema(document, findings)
+    _check_roles(sections, findings)
+    settings = read_settings(sections.controller, Path(document.file).parent, findings)
+    inputs = [read_engine(section, engine, findings) for section, engine in sections.engines.items()]
+    instances: list[InstancePlan] = []
+    engines: dict[str, EngineSpec] = {}
+    choices: dict[str, Choices] = {}
+    ports = read_ports(inputs, sections.deploy, sections.controller, findings)
+    for engine in inputs:
+        check_shape(engine, sections.deploy, findings)
+        check_options(engine, findings)
+        spec = _engine_spec(engine, read_env(engine, findings))
+        digest = section_digest(document.data[engine.section])
+        for name in _instance_names(engine.role, sections.deploy):
+            instances.append(_instance_plan(name, engine, spec, ports[engine.section], digest))
+            engines[name] = spec
+            choices[name] = Choices(engine.choice, engine.translation)
+    drains = {engine.section: drain_of(engine, findings) for engine in inputs}
+    timers = read_timers(sections.controller.timers, drains, findings)
+    findings.raise_errors()
+    plan = DeploymentPlan(
+        deployment_id=sections.deploy.deployment_id,
+        instances=tuple(instances),
+        timers=timers,
+        allow_loopback=sections.controller.allow_loopback,
+    )
+    warnings = tuple(p for p in findings.problems if p.severity is Severity.WARNING)
+    coordinator = document.data.get("motor_coordinator_config", {})
+    return LoadedDeployment(document.file, plan, engines, choices, settings, warnings, coordinator)
+
+
+def section_digest(section: Mapping[str, Any]) -> str:
+    """16 hex digits that change with anything in an engine section: equal digests mean equal engines."""
+    text = json.dumps(section, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _check_roles(sections: Sections, findings: Findings) -> None:
+    present = {ENGINE_SECTIONS[section] for section in sections.engines}
+    if not present and not findings.has_errors():
+        findings.error((), "no engine section", expected=f"at least one of {', '.join(ENGINE_SECTIONS)}")
+    for role, key in INSTANCE_KEYS.items():
+        if getattr(sections.deploy, key) is not None and role.value not in present:
+            section = next(name for name, value in ENGINE_SECTIONS.items() if value == role.value)
+            findings.error(
+                ("motor_deploy_config", key),
+                f"asks for {role.value} instances, and {section} is missing",
+                got=getattr(sections.deploy, key),
+                fix="add the section or remove the key",
+            )
+
+
+def _instance_names(role: Role, deploy: Deploy) -> list[str]:
+    count: int = getattr(deploy, INSTANCE_KEYS[role]) or 1
+    return [f"{role.value}-{number}" for number in range(count)]
+
+
+def _engine_spec(engine: EngineInput, env: dict[str, str]) -> EngineSpec:
+    return EngineSpec(
+        engine_type=engine.engine.engine_type,
+        profile=engine.profile.name,
+        engine=engine.engine.engine or engine.engine.engine_type,
+        shape=engine.shape,
+        translation=engine.translation.translation,
+        model=str(engine.value("model")),
+        engine_config=engine.engine.engine_config,
+        env=env,
+        extra_args=tuple(engine.engine.extra_args),
+    )
+
+
+def _instance_plan(name: str, engine: EngineInput, spec: EngineSpec, ports: RolePorts, digest: str) -> InstancePlan:
+    return InstancePlan(
+        name=name,
+        role=engine.role.value,
+        dp_size=spec.shape.dp,
+        nnodes=spec.shape.nnodes,
+        scope=Scope.INSTANCE if spec.translation.one_world else Scope.GROUP,
+        devices_per_slot=spec.shape.workers_per_node,
+        engine=spec.engine,
+        model=spec.model,
+        config_digest=digest,
+        master_ports=ports.master,
+        api_ports=ports.api,
+        dp_rpc_ports=ports.dp_rpc,
+        api_on_every_group=spec.translation is not Translation.NATIVE_INTERNAL,
+        # A profile that was only assumed fits any version; one that the file pins fits its own.
+        engine_versions=() if engine.choice.assumed else (engine.profile.version,),
+    )

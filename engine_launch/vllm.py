@@ -1,0 +1,125 @@
+"""Upstream vLLM (CUDA, CPU): one profile for each version. Paths in comments are below its package folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from engine_launch.model import NodeLocal, Translation
+from engine_launch.profile import DcpRule, EngineProfile, PcpSupport
+from engine_launch.vllm_log import FATAL_PATTERNS, STAGES, WORKER_STAGE
+
+BOTH_NATIVE = frozenset({Translation.NATIVE_EXTERNAL, Translation.NATIVE_INTERNAL})
+
+ENV: Mapping[str, str] = MappingProxyType(
+    {
+        # vLLM changes process titles and so wipes /proc/PID/environ, where Motor's mark of left-overs stands.
+        "SPT_NOENV": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "DO_NOT_TRACK": "1",
+    }
+)
+
+NODE_ENV: Mapping[str, NodeLocal] = MappingProxyType(
+    {
+        # utils/network_utils.py:52-91: broadcast queues bind here; without it vLLM guesses an interface.
+        "VLLM_HOST_IP": NodeLocal.ADDRESS,
+        "GLOO_SOCKET_IFNAME": NodeLocal.INTERFACE,
+        "TP_SOCKET_IFNAME": NodeLocal.INTERFACE,
+        "NCCL_SOCKET_IFNAME": NodeLocal.INTERFACE,
+        "CUDA_VISIBLE_DEVICES": NodeLocal.DEVICES,
+    }
+)
+
+# config/parallel.py:1003-1009 reads VLLM_DP_*; torch reads the others.
+_TOPOLOGY = "it changes the engine's topology behind its command line"
+_LOG = "start-up stages and failures are read from the engine's log lines"
+_ADDRESS = "each node fills in its own data address"
+_DEVICES = "Motor leases devices by name, and each node fills in its own"
+
+REFUSED_ENV: Mapping[str, str] = MappingProxyType(
+    {
+        "VLLM_DP_SIZE": _TOPOLOGY,
+        "VLLM_DP_RANK": _TOPOLOGY,
+        "VLLM_DP_RANK_LOCAL": _TOPOLOGY,
+        "VLLM_DP_MASTER_IP": _TOPOLOGY,
+        "VLLM_DP_MASTER_PORT": _TOPOLOGY,
+        "RANK": _TOPOLOGY,
+        "LOCAL_RANK": _TOPOLOGY,
+        "WORLD_SIZE": _TOPOLOGY,
+        "LOCAL_WORLD_SIZE": _TOPOLOGY,
+        "MASTER_ADDR": _TOPOLOGY,
+        "MASTER_PORT": _TOPOLOGY,
+        "VLLM_HOST_IP": _ADDRESS,
+        "CUDA_VISIBLE_DEVICES": _DEVICES,
+        "HIP_VISIBLE_DEVICES": _DEVICES,
+        "SPT_NOENV": "Motor sets it on every engine",
+        "VLLM_LOGGING_PREFIX": _LOG,
+        "VLLM_LOGGING_CONFIG_PATH": _LOG,
+        "VLLM_CONFIGURE_LOGGING": _LOG,
+        "VLLM_KEEP_ALIVE_ON_ENGINE_DEATH": "a master whose engine died has to end, or nothing restarts it",
+    }
+)
+
+# With these levels the stage lines (INFO) are missing, and a follower is ready only by its stage lines.
+SILENT_LOG_LEVELS = frozenset({"WARNING", "WARN", "ERROR", "CRITICAL", "FATAL"})
+
+# SIGTERM to a headless process: 5 s of grace, 4 s of SIGTERM, SIGKILL of the worker; measured as a whole.
+STOP_SECONDS = 13.4
+
+
+def _profile(version: str, **facts: object) -> EngineProfile:
+    base: dict[str, object] = {
+        "pcp": PcpSupport.YES,
+        "pcp_with_dp": True,
+        "native": BOTH_NATIVE,
+        "dcp_rule": DcpRule.WITH_PCP_EXACT,  # config/parallel.py:590-603 of 0.32
+        "pcp_counts_in_nnodes": True,  # engine/arg_utils.py:2358-2372 of 0.32; since 0.30 (PR #55111)
+        "interleave_is_block_with_kv": False,
+        "flag_list": "vllm-0.32.json",
+        "strict_flags": True,
+        "env": ENV,
+        "node_env": NODE_ENV,
+        "refused_env": REFUSED_ENV,
+        "stages": STAGES,
+        "worker_stage": WORKER_STAGE,
+        "fatal_patterns": FATAL_PATTERNS,
+        "stop_seconds": STOP_SECONDS,
+    }
+    return EngineProfile(engine="vllm", version=version, **{**base, **facts})  # type: ignore[arg-type]
+
+
+# The flag exists, and no CUDA implementation behind it.
+_NO_PCP: dict[str, object] = {
+    "pcp": PcpSupport.NO,
+    "pcp_with_dp": False,
+    "dcp_rule": DcpRule.DIVIDES_TP,
+    "pcp_counts_in_nnodes": False,
+}
+# "PCP does not support data parallelism yet.": config/parallel.py:528 of 0.27.1, :549 of 0.29.
+_NO_PCP_WITH_DP: dict[str, object] = {
+    "pcp_with_dp": False,
+    "dcp_rule": DcpRule.DIVIDES_TP,
+    "pcp_counts_in_nnodes": False,
+}
+UNREAD = ("its source was not read: it is treated like the nearest version that was",)
+_PCP_YOUNG = ("upstream's own PCP is from 0.30; here the flag passes, and was never seen working",)
+
+PROFILES: tuple[EngineProfile, ...] = (
+    _profile("0.18", **_NO_PCP),
+    _profile("0.19", **_NO_PCP, notes=UNREAD),
+    _profile("0.20", **_NO_PCP, notes=UNREAD),
+    _profile("0.21", **_NO_PCP),
+    _profile("0.22", **_NO_PCP, notes=UNREAD),
+    _profile("0.23", **_NO_PCP),
+    _profile("0.24", **_NO_PCP_WITH_DP, notes=UNREAD, pcp_notes=_PCP_YOUNG),
+    _profile("0.25", **_NO_PCP_WITH_DP, notes=UNREAD, pcp_notes=_PCP_YOUNG),
+    _profile("0.26", **_NO_PCP_WITH_DP, notes=UNREAD, pcp_notes=_PCP_YOUNG),
+    _profile("0.27", **_NO_PCP_WITH_DP, pcp_notes=_PCP_YOUNG),
+    _profile("0.28", **_NO_PCP_WITH_DP, pcp_notes=_PCP_YOUNG),
+    _profile("0.29", **_NO_PCP_WITH_DP, pcp_notes=_PCP_YOUNG),
+    _profile("0.30"),
+    _profile("0.31"),
+    _profile("0.32"),
+    _profile("0.33"),
+)
