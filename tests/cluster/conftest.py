@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from demo.namespaces import NodePlace
 from tests.cluster.deployment import Deployment
 from tests.nodemanager.places import describe_left, kill_all
 
@@ -15,8 +16,8 @@ def deploy(tmp_path: Path) -> Iterator[Callable[..., Deployment]]:
     """Makes deployments; ends them, and fails the test if one leaves a process behind."""
     made: list[Deployment] = []
 
-    def make(sections: dict[str, Any], **settings: Any) -> Deployment:
-        deployment = Deployment(tmp_path, sections, settings)
+    def make(sections: dict[str, Any], places: tuple[NodePlace, ...] = (), **settings: Any) -> Deployment:
+        deployment = Deployment(tmp_path, sections, settings, places=places)
         made.append(deployment)
         return deployment
 

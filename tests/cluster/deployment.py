@@ -17,6 +17,7 @@ from typing import Any
 
 import httpx
 
+from demo.namespaces import NodePlace
 from tests.nodemanager.places import Node
 
 # Below the kernel's ephemeral range, so that no outgoing connection takes them; each test process has its own part.
@@ -54,6 +55,23 @@ def engine_section(nnodes: int = 2, dp: int = 1, **more: Any) -> dict[str, Any]:
 
 
 @dataclass
+class PlacedNode(Node):
+    """A node whose manager runs behind a command prefix, such as `ip netns exec NAME`."""
+
+    prefix: tuple[str, ...] = ()
+
+    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
+        with (self.root / "manager.out").open("ab") as output:
+            self.process = subprocess.Popen(
+                [*self.prefix, sys.executable, "-m", "nodemanager.main", "--config", str(self.file), *arguments],
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        return self.process
+
+
+@dataclass
 class Deployment:
     """One controller and its nodes on loopback addresses 127.0.1.1, .2, ... Everything lies below `root`."""
 
@@ -62,7 +80,7 @@ class Deployment:
     controller_settings: dict[str, Any] = field(default_factory=dict)
     nodes: dict[str, Node] = field(default_factory=dict)
     controller: subprocess.Popen[bytes] | None = None
-    controller_prefix: tuple[str, ...] = ()
+    places: tuple[NodePlace, ...] = ()  # namespaces; empty: loopback addresses
 
     def __post_init__(self) -> None:
         self.rest_port, self.grpc_port = free_port(), free_port()
@@ -84,7 +102,7 @@ class Deployment:
     def start_controller(self) -> None:
         with (self.root / "controller.out").open("ab") as output:
             self.controller = subprocess.Popen(
-                [*self.controller_prefix, sys.executable, "-m", "controller.main", "--config", str(self.file)],
+                [sys.executable, "-m", "controller.main", "--config", str(self.file)],
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
@@ -101,12 +119,16 @@ class Deployment:
     def add_node(self, number: int, **settings: Any) -> Node:
         """A node whose manager is not started yet."""
         behaviour = {"control": str(self.root / f"control-n{number}")}
-        node = Node(
+        place = self.places[number - 1] if self.places else None
+        address = place.address if place else f"127.0.1.{number}"
+        node = PlacedNode(
             self.root / f"n{number}",
             self.grpc_port,
-            {"address": f"127.0.1.{number}", "devices": {"kind": "cpu", "count": 1}, **settings},
+            {"address": address, "devices": {"kind": "cpu", "count": 1}, **settings},
             behaviour,
         )
+        if place is not None:
+            node.prefix = place.command_prefix
         (self.root / f"control-n{number}").mkdir(exist_ok=True)
         self.nodes[f"n{number}"] = node
         return node
@@ -194,7 +216,17 @@ class Deployment:
                 node.process.wait(10)
         stops = [
             subprocess.Popen(
-                [sys.executable, "-m", "nodemanager.main", "--config", str(node.file), "stop", "--engines", "--grace", "3"],
+                [
+                    sys.executable,
+                    "-m",
+                    "nodemanager.main",
+                    "--config",
+                    str(node.file),
+                    "stop",
+                    "--engines",
+                    "--grace",
+                    "3",
+                ],
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
             )
