@@ -85,13 +85,15 @@ class Deployment:
     def __post_init__(self) -> None:
         self.rest_port, self.grpc_port = free_port(), free_port()
         self.file = self.root / "deploy.json"
-        settings = {
+        settings: dict[str, Any] = {
             "allow_loopback": True,
             "rest": {"port": self.rest_port},
             "grpc": {"port": self.grpc_port},
             "store": {"kind": "sqlite", "path": str(self.root / "controller.sqlite3")},
             "timers": {"heartbeat_interval": 0.5, "node_timeout": 3.0, "restart_backoff": 0.3, "stop_grace": 5.0},
         }
+        self.grpc_port = self.controller_settings.get("grpc", {}).get("port", self.grpc_port)
+        settings["timers"] |= self.controller_settings.pop("timers", {})
         sections = {"motor_controller_config": {**settings, **self.controller_settings}, **self.sections}
         self.file.write_text(json.dumps(sections, indent=1))
 
