@@ -11,6 +11,7 @@ import grpc
 import uvicorn
 from fastapi import FastAPI
 from motor_rpc import control_pb2_grpc
+from motor_rpc.sd_notify import feed_watchdog, notify
 
 from controller.api.log_streams import LogStreams
 from controller.api.rest import make_app
@@ -82,9 +83,13 @@ async def _serve(deployment: LoadedDeployment, service: ControllerService, stop:
             return EXIT_ADDRESS
         await server.start()
         log.info("nodes dial %s, REST on %s", _join(settings.grpc.host, bound), _join(*rest.address()))
+        notify(f"READY=1\nSTATUS=deployment {deployment.plan.deployment_id}, epoch {service.state.epoch}")
+        watchdog = asyncio.create_task(feed_watchdog())
         stopping = asyncio.create_task(stop.wait())
         await asyncio.wait({stopping, rest_task}, return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
+        watchdog.cancel()
+        notify("STOPPING=1")
         log.info("ending; engines keep running")
         return 0
     finally:
