@@ -18,7 +18,7 @@ from controller.config.plan import LoadedDeployment
 from controller.core import actions as a
 from controller.core import events as e
 from controller.core.core import Core
-from controller.core.model import GenerationRecord, SlotKey
+from controller.core.model import GenerationRecord, OperatorState, SlotKey
 from controller.core.state import CoreState
 from controller.store.interface import Store, StoreError
 
@@ -49,6 +49,8 @@ class ControllerService:
         self._store = store
         self._store_thread = ThreadPoolExecutor(1, thread_name_prefix="store")
         self._to_store: deque[GenerationRecord] = deque()
+        self._operator_to_store: OperatorState | None = None
+        self._answers: list[a.OperatorAnswer] = []
         self._store_task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._said = 0
@@ -58,7 +60,9 @@ class ControllerService:
         """Take the store and what it holds. StoreError when that is not possible."""
         loop = asyncio.get_running_loop()
         snapshot = await loop.run_in_executor(self._store_thread, self._store.open)
-        self.core = Core(self.deployment.plan, snapshot.epoch, self.clock(), snapshot.lineage, snapshot.records)
+        self.core = Core(
+            self.deployment.plan, snapshot.epoch, self.clock(), snapshot.lineage, snapshot.records, snapshot.operator
+        )
         log.info(
             "deployment %s, epoch %d, %d stored generations",
             self.deployment.plan.deployment_id, snapshot.epoch, len(snapshot.records),
@@ -109,8 +113,12 @@ class ControllerService:
         match action:
             case a.StoreRecord(record=record):
                 self._to_store.append(record)
-                if self._store_task is None or self._store_task.done():
-                    self._store_task = asyncio.create_task(self._write_records())
+                self._start_writing()
+            case a.StoreOperatorState(operator=operator):
+                self._operator_to_store = operator
+                self._start_writing()
+            case a.OperatorAnswer():
+                self._answers.append(action)
             case a.AcceptNode(session=session, node_id=node_id):
                 self.node_sessions[node_id] = session
                 timers = self.deployment.plan.timers
@@ -201,14 +209,27 @@ class ControllerService:
         if session is not None:
             session.end(last, reason)
 
+    def order(self, order: str, target: str, reason: str) -> a.OperatorAnswer:
+        """Carry out an operator's order; the answer says what is done now or why not."""
+        self.feed(e.OperatorOrdered(self.clock(), self.nonce(), order, target, reason))
+        return self._answers.pop()
+
+    def _start_writing(self) -> None:
+        if self._store_task is None or self._store_task.done():
+            self._store_task = asyncio.create_task(self._write_records())
+
     async def _write_records(self) -> None:
         """Everything that waits goes into one commit; the core hears of it only when it is on the disk (rule 9)."""
         loop = asyncio.get_running_loop()
-        while self._to_store:
-            records = list(self._to_store)
+        while self._to_store or self._operator_to_store is not None:
+            records, operator = list(self._to_store), self._operator_to_store
             self._to_store.clear()
+            self._operator_to_store = None
             try:
-                await loop.run_in_executor(self._store_thread, self._store.put, records)
+                if operator is not None:
+                    await loop.run_in_executor(self._store_thread, self._store.put_operator, operator)
+                if records:
+                    await loop.run_in_executor(self._store_thread, self._store.put, records)
                 self.store_error = ""
             except StoreError as error:
                 self.store_error = str(error)

@@ -48,6 +48,12 @@ def get(controller: str, path: str, timeout: float = 10.0) -> Any:
         return json.load(answer)
 
 
+def post(controller: str, path: str, body: dict[str, Any], timeout: float = 10.0) -> Any:
+    """The JSON answer to POST `path`. ControllerError with the controller's own reason."""
+    with _open(controller, path, timeout, json.dumps(body).encode()) as answer:
+        return json.load(answer)
+
+
 def stream(controller: str, path: str) -> Iterator[bytes]:
     """The body of GET `path` as it arrives."""
     with _open(controller, path, None) as answer:
@@ -55,13 +61,14 @@ def stream(controller: str, path: str) -> Iterator[bytes]:
             yield chunk
 
 
-def _open(controller: str, path: str, timeout: float | None) -> Any:
+def _open(controller: str, path: str, timeout: float | None, body: bytes | None = None) -> Any:
     base = controller if "://" in controller else f"http://{controller}"
     url = base.rstrip("/") + path
     # no proxy: a cluster's controller is never behind the machine's http_proxy
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        return opener.open(url, timeout=timeout)
+        request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
+        return opener.open(request, timeout=timeout)
     except urllib.error.HTTPError as error:
         raise ControllerRefused(_reason(error)) from error
     except (urllib.error.URLError, OSError, ValueError) as error:

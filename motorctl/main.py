@@ -23,6 +23,16 @@ COMMANDS: dict[str, LazyCommand] = {
     "status": LazyCommand("motorctl.watching:status", "What runs where, and why something is not up."),
     "events": LazyCommand("motorctl.watching:events", "Decisions with their reasons."),
     "logs": LazyCommand("motorctl.watching:logs", "An engine's or a node manager's log."),
+    "restart": LazyCommand("motorctl.orders:restart", "Restart an instance or a group, in order."),
+    "stop": LazyCommand("motorctl.orders:stop", "Stop an instance or a group until `start`."),
+    "start": LazyCommand("motorctl.orders:start", "Start what was stopped."),
+    "drain": LazyCommand("motorctl.orders:drain", "Empty a node: its slots go to spares."),
+    "cordon": LazyCommand("motorctl.orders:cordon", "Give a node no new slots."),
+    "uncordon": LazyCommand("motorctl.orders:uncordon", "End a cordon."),
+    "declare-lost": LazyCommand("motorctl.orders:declare_lost", "Vouch that an unreachable node is dead."),
+    "clean": LazyCommand("motorctl.orders:clean", "Stop foreign engines of a node."),
+    "pause": LazyCommand("motorctl.orders:pause", "No automatic action until `resume`."),
+    "resume": LazyCommand("motorctl.orders:resume", "End a pause."),
 }
 
 

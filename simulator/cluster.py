@@ -9,7 +9,15 @@ from controller.core import actions as a
 from controller.core import events as e
 from controller.core import invariants
 from controller.core.core import Core
-from controller.core.model import ENDED, DeploymentPlan, GenerationRecord, MemberState, NodeOffer, SlotKey
+from controller.core.model import (
+    ENDED,
+    DeploymentPlan,
+    GenerationRecord,
+    MemberState,
+    NodeOffer,
+    OperatorState,
+    SlotKey,
+)
 from controller.core.state import Phase
 from simulator.nodes import SimulatedNode
 
@@ -25,6 +33,8 @@ class Cluster:
         self.records: dict[str, GenerationRecord] = {}
         self.nodes: dict[str, SimulatedNode] = {}
         self.store_queue: deque[GenerationRecord] = deque()
+        self.operator = OperatorState()
+        self.answers: list[a.OperatorAnswer] = []
         self.nodes_with_taken_ports: dict[str, set[int]] = {}
         self.refusals: list[a.RefuseNode] = []
         self.check_every_step = check_every_step
@@ -53,6 +63,10 @@ class Cluster:
                 for node in self.nodes.values():
                     if node.session == session:
                         node.hang_up()
+            case a.StoreOperatorState(operator=operator):
+                self.operator = operator
+            case a.OperatorAnswer():
+                self.answers.append(action)
             case a.CloseSession() | a.AcceptNode() | a.TellPlacement():
                 pass
             case a.MemberCommand(node_id=node_id, generation=generation, slot=slot):
@@ -120,6 +134,11 @@ class Cluster:
         node.offer = replace(node.offer, incarnation=node.offer.incarnation + 1)
         self.connect(node)
 
+    def order(self, order: str, target: str = "") -> a.OperatorAnswer:
+        """An operator's word, and the answer."""
+        self.feed(e.OperatorOrdered(self.now, self.nonce(), order, target))
+        return self.answers[-1]
+
     def deliver_command(self, node: SimulatedNode) -> None:
         if node.inbox:
             node.obey(node.inbox.popleft(), self.nodes_with_taken_ports.get(node.offer.node_id, set()))
@@ -166,11 +185,12 @@ class Cluster:
         self.store_queue.clear()
         if not keep_store:
             self.records.clear()
+            self.operator = OperatorState()
             self.lineage = f"lineage-{self.nonce()}"
         for node in self.nodes.values():
             node.hang_up()
         self.epoch += 1
-        self.core = Core(self.plan, self.epoch, self.now, self.lineage, self.records.values())
+        self.core = Core(self.plan, self.epoch, self.now, self.lineage, self.records.values(), self.operator)
         if self.check_every_step:
             invariants.check(self.core.state)
 
@@ -194,7 +214,9 @@ class Cluster:
                     busy = True
             if busy:
                 continue
-            if all(scope.phase in (Phase.READY, Phase.FAILED) for scope in self.core.state.scopes.values()):
+            if all(
+                scope.phase in (Phase.READY, Phase.FAILED, Phase.STOPPED) for scope in self.core.state.scopes.values()
+            ):
                 return
             self.advance(5.0)
             if not self.store_queue and not any(n.inbox or n.outbox for n in self.nodes.values()):

@@ -109,6 +109,15 @@ def make_app(service: ControllerService, logs: LogStreams) -> FastAPI:
         first = await anext(chunks, b"")  # an error before the first chunk is an HTTP error, not a broken stream
         return StreamingResponse(_after(first, chunks), media_type="text/plain; charset=utf-8")
 
+    @app.post("/v1/orders", response_model=schemas.Answer, tags=["orders"], responses={409: {"model": schemas.Problem}})
+    async def post_order(order: schemas.Order) -> Any:
+        """Pause or resume the deployment; cordon, uncordon, drain, declare-lost or clean a node; restart, stop or start
+        an instance or a group. Answers once it is begun; /v1/status and /v1/events tell how it goes."""
+        answer = service.order(order.order, order.target, order.reason)
+        if not answer.ok:
+            return problem(409, answer.sentence)
+        return {"done": answer.sentence}
+
     @app.get("/healthz", tags=["probes"], response_class=PlainTextResponse)
     async def healthz() -> str:
         """200 while the event loop runs."""

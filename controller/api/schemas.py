@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import BaseModel, Field
 
 
@@ -80,6 +82,7 @@ class Node(BaseModel):
     hostname: str
     state: str = Field(description="assigned, spare, rejected, unreachable, lost")
     since_seconds: float
+    cordoned: bool
     reason: str
     role: str
     incarnation: int
@@ -97,6 +100,7 @@ class Status(BaseModel):
     epoch: int
     ready: bool
     summary: str
+    paused: str = Field(description="why no automatic action is taken; empty when it is")
     problems: list[str]
     node_counts: dict[str, int]
     instances: list[Instance]
@@ -117,6 +121,18 @@ class Endpoint(BaseModel):
     run_id: str
     node_id: str
     url: str
+
+
+class Order(BaseModel):
+    order: Literal[
+        "pause", "resume", "cordon", "uncordon", "drain", "declare-lost", "clean", "restart", "stop", "start"
+    ]
+    target: str = Field("", description="a node_id, an instance, or a group such as prefill-0/1")
+    reason: str = Field("", max_length=500, description="kept with the event")
+
+
+class Answer(BaseModel):
+    done: str
 
 
 class EventLine(BaseModel):

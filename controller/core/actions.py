@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from controller.core.model import GenerationRecord, Placement, SlotKey
+from controller.core.model import GenerationRecord, OperatorState, Placement, SlotKey
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,21 @@ class StoreRecord(Action):
     """Keep a generation's record; answered by RecordStored or RecordNotStored."""
 
     record: GenerationRecord
+
+
+@dataclass(frozen=True)
+class StoreOperatorState(Action):
+    """Keep what operators have ordered. It is in force at once; a failed write is said, not undone."""
+
+    operator: OperatorState
+
+
+@dataclass(frozen=True)
+class OperatorAnswer(Action):
+    """What an operator is told: done, or why not."""
+
+    ok: bool
+    sentence: str
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,8 @@ def load_record(s: CoreState, record: GenerationRecord) -> None:
     instance.started = True
     scope.record = record
     scope.generation, scope.run_id = record.generation, record.run_id
-    scope.config_digest, scope.restarts = record.config_digest, record.restarts
+    scope.config_digest = record.config_digest
+    scope.restart_times = [s.now] * record.restarts
     scope.adopted_run_ids = record.adopted_run_ids
     for slot, placed in sorted(record.members.items()):
         node = s.nodes.get(placed.node_id)

@@ -70,6 +70,8 @@ def spare_reason(s: CoreState, node: NodeState) -> str:
     if node.foreign:
         held = ", ".join(f"{slot} generation {r.generation}" for slot, r in sorted(node.foreign.items()))
         return f"holds a foreign engine ({held}): shown, never stopped without an operator's word"
+    if node.offer.node_id in s.operator.cordoned:
+        return "cordoned by an operator: it gets no new slots"
     if node.stale:
         return "an engine of an older generation is being cleaned off it"
     waiting = [refusal.reason for refusal in node.refusals.values() if refusal.until > s.now]
@@ -81,6 +83,8 @@ def spare_reason(s: CoreState, node: NodeState) -> str:
 def try_start(s: CoreState, scope: ScopeState) -> None:
     """Start whatever rule 1 allows now: the whole instance the first time, later this scope alone."""
     instance = s.instances[scope.plan.name]
+    if s.operator.paused:
+        return
     if instance.started:
         if scope.phase is Phase.ASSEMBLING and not scope.vacant and not scope.away and not scope.recovered:
             begin_generation(s, scope)
@@ -191,6 +195,8 @@ def clean_stale(s: CoreState, node: NodeState, slot: SlotKey, generation: int, r
     """An engine of a generation that is over: it ends before this node gets anything else (rule 5)."""
     node.stale[slot] = generation
     s.say(f"node {node.offer.node_id}", "cleaning", f"{slot} generation {generation}: {reason}")
+    if s.operator.paused:
+        return
     s.emit(SendStop(node.offer.node_id, slot, generation, "failure", reason, s.plan.timers.stop_grace))
 
 

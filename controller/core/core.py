@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable
 
-from controller.core import adoption, assembly, membership, starting, stopping
+from controller.core import adoption, assembly, membership, operator, starting, stopping
 from controller.core.actions import Action, StoreRecord
 from controller.core.events import (
     CommandRefused,
@@ -14,11 +14,12 @@ from controller.core.events import (
     MemberReported,
     NodeDisconnected,
     NodeRegistered,
+    OperatorOrdered,
     PrepareReported,
     RecordNotStored,
     RecordStored,
 )
-from controller.core.model import DeploymentPlan, GenerationRecord
+from controller.core.model import DeploymentPlan, GenerationRecord, OperatorState
 from controller.core.state import CoreState, Phase, ScopeState
 
 
@@ -36,10 +37,12 @@ class Core:
         now: float,
         lineage: str,
         records: Iterable[GenerationRecord] = (),
+        ordered: OperatorState | None = None,
     ) -> None:
         self.state = CoreState(plan, epoch, now, lineage)
         for record in sorted(records, key=lambda r: (r.scope_id, r.generation)):
             adoption.load_record(self.state, record)
+        operator.load(self.state, ordered or OperatorState())
         for instance in self.state.instances.values():
             self.state.arm(now + plan.timers.assemble_timeout, "assemble", instance.plan.name)
 
@@ -62,6 +65,8 @@ class Core:
                 starting.record_stored(s, event)
             case RecordNotStored():
                 starting.record_not_stored(s, event)
+            case OperatorOrdered():
+                operator.ordered(s, event)
             case DeadlinePassed():
                 pass
             case _:
@@ -118,7 +123,7 @@ class Core:
         elif kind == "proof":
             stopping.check_stopped(s, scope)
         elif kind == "stable" and scope.phase is Phase.READY:
-            scope.restarts = 0
+            scope.restart_times = []
 
     def _scope_of_generation(self, key: str) -> ScopeState | None:
         scope_id, _, generation = key.rpartition("#")

@@ -109,6 +109,16 @@ class RecordNotStored(Event):
 
 
 @dataclass(frozen=True)
+class OperatorOrdered(Event):
+    """An operator's word: pause, resume, cordon, uncordon, drain, declare-lost, clean (of a node); restart, stop,
+    start (of an instance or a group). Answered by an OperatorAnswer."""
+
+    order: str
+    target: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True)
 class DeadlinePassed(Event):
     """The time named by `Core.next_deadline()` has come."""
 

@@ -9,7 +9,7 @@ from controller.core.model import ENDED, MemberReport, MemberState, SlotKey
 from controller.core.state import CoreState, NodeState, Phase, ScopeState
 
 #: phases in which no engine of the scope's own generation may run
-OVER = frozenset({Phase.ASSEMBLING, Phase.BACKOFF, Phase.FAILED})
+OVER = frozenset({Phase.ASSEMBLING, Phase.BACKOFF, Phase.FAILED, Phase.STOPPED})
 
 
 def node_registered(s: CoreState, event: NodeRegistered) -> None:
@@ -88,6 +88,7 @@ def _admit(s: CoreState, event: NodeRegistered) -> NodeState:
         node.offer, node.session, node.connected_since = offer, event.session, s.now
         node.unreachable_since, node.unreachable_cause = None, ""
         node.told = None
+        node.declared_lost = False
         if rebooted:
             node.foreign.clear()
             node.stale.clear()
@@ -121,7 +122,7 @@ def _take_holdings(s: CoreState, node: NodeState, holdings: tuple[MemberReport, 
         if slot not in held or held[slot].generation != scope.generation:
             _holds_nothing(s, node, scope, slot)
         elif scope.phase is Phase.STOPPING and slot in scope.unstopped:
-            stopping.send_stop(s, scope, slot, node.offer.node_id)  # the command may have gone with the stream
+            stopping.send_stop(s, scope, slot)  # the command may have gone with the stream
         elif scope.phase is Phase.PREPARING:
             # it was started by an earlier controller from this very record
             scope.unprepared.discard(slot)
@@ -242,7 +243,7 @@ def node_lost(s: CoreState, node_id: str) -> None:
         scope = s.scope_of(slot)
         if scope is None or scope.recovered:
             continue
-        if scope.phase in (Phase.ASSEMBLING, Phase.BACKOFF):
+        if scope.phase in (Phase.ASSEMBLING, Phase.BACKOFF, Phase.STOPPED):
             reason = f"node {node_id} is lost: {node.unreachable_cause}"
             placement.unseat(s, scope, slot, "lost", reason)
             assembly.refill(s, scope)

@@ -97,12 +97,22 @@ class Timers:
     restart_backoff: float = 2.0
     restart_backoff_max: float = 60.0
     max_restarts: int = 5
+    restart_window: float = 3600.0  # max_restarts are counted within this time
     stable_after: float = 600.0  # running this long clears the restart count
     stop_grace: float = 20.0  # SIGTERM to SIGKILL in a failure stop
     stop_timeout: float = 60.0  # after this an unconfirmed stop is sent again
     start_unreachable_grace: float = 300.0
     start_timeout: float = 7200.0
     assemble_timeout: float = 600.0
+
+
+@dataclass(frozen=True)
+class OperatorState:
+    """What operators have ordered and has to outlive the controller."""
+
+    cordoned: frozenset[str] = frozenset()  # nodes that get no new slots
+    paused: str = ""  # why no automatic action is taken; empty = not paused
+    stopped: frozenset[str] = frozenset()  # scopes that stay down
 
 
 @dataclass(frozen=True)

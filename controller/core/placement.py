@@ -64,6 +64,8 @@ def in_the_way(s: CoreState, node: NodeState, scope: ScopeState, slot: SlotKey) 
     """Why this fitting node cannot take this very slot now; None if it can."""
     if not node.connected:
         return "unreachable"
+    if node.offer.node_id in s.operator.cordoned:
+        return "is cordoned"
     if node.stale or node.foreign:
         return "still holds an engine of another generation"
     if refused_now(node, slot, s.now):

@@ -18,6 +18,7 @@ from controller.core.model import (
     MemberReport,
     MemberState,
     NodeOffer,
+    OperatorState,
     Placement,
     Scope,
     SlotKey,
@@ -38,10 +39,19 @@ class Phase(str, Enum):
     STOPPING = "stopping"  # every member is being stopped and has to confirm
     BACKOFF = "backoff"  # all stopped; the next generation starts when the wait is over
     FAILED = "failed"  # given up; kept for diagnosis
+    STOPPED = "stopped"  # by an operator, who will start it again
 
 
 #: phases in which a member process may exist on a node
 MAY_RUN = frozenset({Phase.PREPARING, Phase.STARTING, Phase.READY, Phase.STOPPING})
+
+
+class AfterStop(str, Enum):
+    """What follows when every member has confirmed its end."""
+
+    BACKOFF = "backoff"  # a failure: wait, within the budget
+    RESTART = "restart"  # asked for: at once, with a fresh budget
+    STOPPED = "stopped"  # asked for: stay down
 
 
 @dataclass
@@ -66,6 +76,7 @@ class NodeState:
     refusals: dict[SlotKey, Refusal] = field(default_factory=dict)
     foreign: dict[SlotKey, MemberReport] = field(default_factory=dict)  # engines nobody here has asked for
     stale: dict[SlotKey, int] = field(default_factory=dict)  # generations being cleaned off this node
+    declared_lost: bool = False  # an operator has said that nothing runs there any more
     told: tuple[str, str, tuple[SlotKey, ...]] | None = None  # the placement it was told last
 
     @property
@@ -133,13 +144,22 @@ class ScopeState:
     unready: set[SlotKey] = field(default_factory=set)
     unstopped: set[SlotKey] = field(default_factory=set)
     stop_confirmed: int = 0  # members that said "stopped" in this stop; one is proof that the gang is dead
-    restarts: int = 0
+    restart_times: list[float] = field(default_factory=list)  # within the window; their number is what is used up
     retry_at: float = 0.0
     evidence: Evidence | None = None
     last_master_port: int = 0
-    after_stop: Phase = Phase.BACKOFF
+    after_stop: AfterStop = AfterStop.BACKOFF
+    stop_mode: str = "failure"  # failure: everyone at once; planned: masters drain first
+    stop_told: set[SlotKey] = field(default_factory=set)
+    leaving: set[str] = field(default_factory=set)  # nodes that give up their slots when the stop is done
+    verdict: Evidence | None = None  # a failure found while paused
     claims: dict[SlotKey, tuple[str, MemberReport]] = field(default_factory=dict)  # holdings without a record
     adopted_run_ids: tuple[str, ...] = ()
+
+    @property
+    def restarts(self) -> int:
+        """Restarts used up within the window and since the last stable run."""
+        return len(self.restart_times)
 
 
 @dataclass
@@ -151,9 +171,6 @@ class InstanceState:
     incomplete: set[str] = field(default_factory=set)  # scopes with a slot not filled by a live node
     missing_since: float = 0.0
     alarmed: bool = False  # the assembly time-out has been said
-
-    def vacancies(self) -> list[SlotKey]:
-        return sorted(slot for scope in self.scopes.values() for slot in scope.vacant)
 
 
 def scope_id_of(plan: InstancePlan, dp_rank: int) -> str:
@@ -175,6 +192,7 @@ class CoreState:
         self.registrations = 0
         self.ledger = PortLedger()
         self.claimed: set[str] = set()
+        self.operator = OperatorState()
         self.instances: dict[str, InstanceState] = {}
         self.scopes: dict[str, ScopeState] = {}
         self.story: deque[StoryLine] = deque(maxlen=STORY_LENGTH)

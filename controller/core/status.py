@@ -22,7 +22,9 @@ def deployment(s: CoreState, now: float) -> dict[str, Any]:
         "deployment_id": s.plan.deployment_id,
         "epoch": s.epoch,
         "ready": ready == len(views),
-        "summary": f"{ready} of {len(views)} instances ready",
+        "summary": f"{ready} of {len(views)} instances ready"
+        + (f"; paused: {s.operator.paused}" if s.operator.paused else ""),
+        "paused": s.operator.paused,
         "problems": [problem for view in views for problem in view["problems"]],
         "node_counts": counts,
         "instances": views,
@@ -216,6 +218,7 @@ def node(s: CoreState, n: NodeState, now: float) -> dict[str, Any]:
         "hostname": n.offer.hostname,
         "state": state,
         "since_seconds": round(now - since, 1),
+        "cordoned": n.offer.node_id in s.operator.cordoned,
         "reason": n.told[1] if n.connected and n.told else (line.sentence if line else n.unreachable_cause),
         "role": n.offer.role,
         "incarnation": n.offer.incarnation,

@@ -1,4 +1,4 @@
-"""From one member's failure to the next generation, or to giving up with the evidence."""
+"""From one member's failure, or an operator's word, to the next generation, to rest, or to giving up with evidence."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from controller.core import assembly, placement
 from controller.core.actions import SendRelease, SendStop, StoreRecord
-from controller.core.model import MemberReport, MemberState, SlotKey
-from controller.core.state import CoreState, Evidence, Phase, ScopeState
+from controller.core.model import ENDED, MemberReport, MemberState, SlotKey
+from controller.core.state import AfterStop, CoreState, Evidence, Phase, ScopeState
 
 
 def fail(
@@ -21,7 +21,7 @@ def fail(
     """One member failed: the whole scope stops, at once (rule 8). The first failure's evidence is kept."""
     if scope.phase not in (Phase.PREPARING, Phase.STARTING, Phase.READY):
         return
-    scope.evidence = Evidence(
+    evidence = Evidence(
         slot, node_id, s.now, scope.generation, reason,
         failure_class=report.failure_class if report else "",
         exit_code=report.exit_code if report else None,
@@ -29,26 +29,63 @@ def fail(
         last_log_lines=report.last_log_lines if report else (),
     )  # fmt: skip
     subject = str(slot) if slot else scope.scope_id
+    if s.operator.paused:
+        if scope.verdict is None:
+            scope.verdict = evidence
+        noted = f"{reason}; nothing is done about it: paused ({s.operator.paused})"
+        s.say(subject, "failed_while_paused", noted)
+        if scope.phase is Phase.READY and slot is not None:  # routers must not be sent to half a gang
+            scope.unready.add(slot)
+            s.enter(scope, Phase.STARTING, "not_ready", f"{subject}: {noted}")
+        return
+    scope.evidence = evidence
     s.say(subject, "failed", reason)
-    began = scope.phase
+    begin_stop(s, scope, "failure", AfterStop.BACKOFF, f"{subject}: {reason}")
+
+
+def begin_stop(s: CoreState, scope: ScopeState, mode: str, after: AfterStop, reason: str) -> None:
+    """End every member. A failure stop goes to all at once; in a planned stop of a serving scope the API servers drain
+    first, because followers that went before them would break what is being answered."""
+    preparing = scope.phase is Phase.PREPARING
+    serving = scope.phase is Phase.READY
     scope.recovered = False
+    scope.verdict = None
+    scope.after_stop = after
+    scope.stop_mode = mode
     scope.stop_confirmed = 0
-    scope.unstopped = set(scope.members)
-    s.enter(scope, Phase.STOPPING, "failure_stop", f"stopping all members: {subject}: {reason}")
-    for member in scope.members.values():
-        node = s.node_of(member.slot)
-        if node is None:
-            scope.unstopped.discard(member.slot)
-        elif node.connected:
-            if began is Phase.PREPARING:
-                s.emit(SendRelease(node.offer.node_id, member.slot, scope.generation, reason))
-            send_stop(s, scope, member.slot, node.offer.node_id)
+    scope.stop_told = set()
+    scope.unstopped = {slot for slot in scope.members if s.node_of(slot) is not None}
+    s.enter(scope, Phase.STOPPING, f"{mode}_stop", f"stopping all members: {reason}")
+    if preparing:
+        for slot in sorted(scope.unstopped):
+            node = s.node_of(slot)
+            if node is not None and node.connected:
+                s.emit(SendRelease(node.offer.node_id, slot, scope.generation, reason))
+    first = scope.unstopped
+    if mode == "planned" and serving:
+        masters = {slot for slot in scope.unstopped if scope.plan.has_api(slot) and slot not in scope.away}
+        first = masters or scope.unstopped
+    for slot in sorted(first):
+        send_stop(s, scope, slot)
     s.arm(s.now + s.plan.timers.stop_timeout, "stop", f"{scope.scope_id}#{scope.generation}")
     arm_proof_of_death(s, scope)
+    check_stopped(s, scope)
 
 
-def send_stop(s: CoreState, scope: ScopeState, slot: SlotKey, node_id: str) -> None:
-    s.emit(SendStop(node_id, slot, scope.generation, "failure", scope.reason, s.plan.timers.stop_grace))
+def escalate(s: CoreState, scope: ScopeState, after: AfterStop, reason: str) -> None:
+    """Another word while a stop is under way: what follows changes, the stop goes on."""
+    scope.after_stop = after
+    s.say(scope.scope_id, "stop_changed", f"{reason}: after this stop, {after.value}")
+
+
+def send_stop(s: CoreState, scope: ScopeState, slot: SlotKey) -> None:
+    """Tell one member's node, if it can be told; a planned stop's grace is the node's (drain + 20 s)."""
+    node = s.node_of(slot)
+    if node is None or not node.connected:
+        return
+    scope.stop_told.add(slot)
+    grace = s.plan.timers.stop_grace if scope.stop_mode == "failure" else 0.0
+    s.emit(SendStop(node.offer.node_id, slot, scope.generation, scope.stop_mode, scope.reason, grace))
 
 
 def resend_stops(s: CoreState, scope: ScopeState) -> None:
@@ -56,12 +93,8 @@ def resend_stops(s: CoreState, scope: ScopeState) -> None:
     for slot in sorted(scope.unstopped):
         node = s.node_of(slot)
         if node is not None and node.connected:
-            s.say(
-                str(slot),
-                "stop_overdue",
-                f"node {node.offer.node_id} has not confirmed the stop; asked again",
-            )
-            send_stop(s, scope, slot, node.offer.node_id)
+            s.say(str(slot), "stop_overdue", f"node {node.offer.node_id} has not confirmed the stop; asked again")
+            send_stop(s, scope, slot)
     s.arm(s.now + s.plan.timers.stop_timeout, "stop", f"{scope.scope_id}#{scope.generation}")
 
 
@@ -71,6 +104,9 @@ def member_stopped(s: CoreState, scope: ScopeState, slot: SlotKey) -> None:
         scope.unstopped.discard(slot)
         scope.stop_confirmed += 1
         arm_proof_of_death(s, scope)
+    if not any(scope.plan.has_api(other) and other in scope.stop_told for other in scope.unstopped):
+        for other in sorted(scope.unstopped - scope.stop_told):
+            send_stop(s, scope, other)
     check_stopped(s, scope)
 
 
@@ -89,52 +125,80 @@ def check_stopped(s: CoreState, scope: ScopeState) -> None:
     if scope.phase is not Phase.STOPPING:
         return
     silent: list[SlotKey] = []
+    proofs = scope.stop_confirmed
     for slot in scope.unstopped:
         node = s.node_of(slot)
         if node is None:
             continue
         if node.connected or node.unreachable_since is None:
             return
-        if s.now - node.unreachable_since < s.plan.timers.node_timeout - 1e-6:
+        if node.declared_lost:
+            proofs += 1
+        elif s.now - node.unreachable_since < s.plan.timers.node_timeout - 1e-6:
             return
         silent.append(slot)
-    if silent and scope.stop_confirmed == 0:
+    if silent and proofs == 0:
+        waiting = ", ".join(map(str, sorted(silent)))
         scope.reason = (
-            "no member can be reached, so none is proved dead: nothing is started until one returns "
-            f"(waiting for {', '.join(map(str, sorted(silent)))})"
+            "no member can be reached, so none is proved dead: nothing is started until one returns or an operator "
+            f"says `motorctl declare-lost NODE` (waiting for {waiting})"
         )
         s.say(scope.scope_id, "not_proved_dead", scope.reason)
         return
     for slot in silent:
         node = s.node_of(slot)
         if node is not None:
-            reason = f"node {node.offer.node_id} is unreachable; the gang is proved dead by its other members"
+            how = "was declared lost" if node.declared_lost else "is unreachable; the gang is proved dead by its others"
             node.stale[slot] = scope.generation
-            placement.unseat(s, scope, slot, "lost", reason)
+            placement.unseat(s, scope, slot, "lost", f"node {node.offer.node_id} {how}")
     all_stopped(s, scope)
 
 
 def all_stopped(s: CoreState, scope: ScopeState) -> None:
-    """Every device is free: next generation after the back-off, or give up."""
+    """Every device is free: what follows was decided when the stop began."""
     for member in scope.members.values():
         member.report = None
         member.prepared = False
         member.group_ready_told = False
     scope.unstopped = set()
-    scope.recovered = False
     s.ledger.release(scope.scope_id)
-    evidence = scope.evidence
+    leave(s, scope)
+    if scope.after_stop is AfterStop.BACKOFF:
+        _back_off(s, scope)
+    elif scope.after_stop is AfterStop.RESTART:
+        restart_now(s, scope, "restart asked for by an operator")
+    else:
+        rest(s, scope, "stopped by an operator; `motorctl start` brings it back")
+
+
+def leave(s: CoreState, scope: ScopeState) -> None:
+    """Nodes that were drained give up their slots, now that nothing runs there."""
+    for node_id in sorted(scope.leaving):
+        for slot in [slot for slot, member in scope.members.items() if member.node_id == node_id]:
+            placement.unseat(s, scope, slot, "drained", f"node {node_id} was drained")
+        if node_id in s.nodes:
+            assembly.tell_placement(s, s.nodes[node_id])
+    scope.leaving = set()
+    assembly.update_completeness(s, scope)
+
+
+def _back_off(s: CoreState, scope: ScopeState) -> None:
+    evidence, timers = scope.evidence, s.plan.timers
     reason = evidence.reason if evidence else scope.reason
-    timers = s.plan.timers
-    if evidence is not None and evidence.failure_class == "configuration":
+    failure_class = evidence.failure_class if evidence else ""
+    scope.restart_times = [at for at in scope.restart_times if s.now - at < timers.restart_window]
+    if failure_class == "configuration":
         give_up(s, scope, f"the engine refuses its configuration, a restart would not help: {reason}")
         return
     if scope.restarts >= timers.max_restarts:
-        give_up(s, scope, f"all {timers.max_restarts} restarts are used up; last failure: {reason}")
+        window = f" within {timers.restart_window / 60:.0f} min" if timers.restart_window < 86400 else ""
+        give_up(s, scope, f"all {timers.max_restarts} restarts{window} are used up; last failure: {reason}")
         return
     wait = min(timers.restart_backoff * 2**scope.restarts, timers.restart_backoff_max)
     wait *= s.jitter(scope.scope_id, scope.generation)
-    scope.restarts += 1
+    if failure_class == "port":
+        wait = 0.0  # the next generation takes the next port of the range: nothing has to recover first
+    scope.restart_times.append(s.now)
     scope.retry_at = s.now + wait
     s.enter(
         scope, Phase.BACKOFF, "backoff",
@@ -151,6 +215,21 @@ def give_up(s: CoreState, scope: ScopeState, reason: str) -> None:
     store_outcome(s, scope, "failed", reason)
 
 
+def restart_now(s: CoreState, scope: ScopeState, reason: str) -> None:
+    """A fresh budget, and the next generation as soon as its slots are filled."""
+    scope.restart_times = []
+    scope.evidence = None
+    s.enter(scope, Phase.ASSEMBLING, "restart", reason)
+    store_outcome(s, scope, "stopped", reason)
+    assembly.refill(s, scope)
+    assembly.try_start(s, scope)
+
+
+def rest(s: CoreState, scope: ScopeState, reason: str) -> None:
+    s.enter(scope, Phase.STOPPED, "stopped", reason)
+    store_outcome(s, scope, "stopped", reason)
+
+
 def store_outcome(s: CoreState, scope: ScopeState, outcome: str, reason: str) -> None:
     """Keep how a generation ended: its number can never be started again, its nodes keep the folder."""
     if scope.record is not None:
@@ -160,7 +239,7 @@ def store_outcome(s: CoreState, scope: ScopeState, outcome: str, reason: str) ->
 
 def retry(s: CoreState, scope: ScopeState) -> None:
     """The back-off is over."""
-    if scope.phase is not Phase.BACKOFF or s.now < scope.retry_at - 1e-6:
+    if scope.phase is not Phase.BACKOFF or s.now < scope.retry_at - 1e-6 or s.operator.paused:
         return
     s.enter(scope, Phase.ASSEMBLING, "retry", f"restart {scope.restarts}: {scope.reason}")
     assembly.refill(s, scope)
@@ -172,11 +251,26 @@ def member_ended(s: CoreState, scope: ScopeState, slot: SlotKey, node_id: str, r
     if scope.phase is Phase.STOPPING:
         if report.state is MemberState.STOPPED:
             member_stopped(s, scope, slot)
+        elif slot not in scope.stop_told:
+            send_stop(s, scope, slot)  # it ended by itself before its turn; only `stopped` says nothing is left
         return
     if scope.phase in (Phase.STARTING, Phase.READY, Phase.PREPARING):
         # any exit that was not asked for is a failure, exit code 0 too: a headless vLLM process exits 0
         # five seconds after its worker was killed
         fail(s, scope, slot, node_id, _ending(report), report)
+
+
+def verdict_after_pause(s: CoreState, scope: ScopeState) -> None:
+    """The pause is over: act on what was only noted."""
+    ended = [m for m in scope.members.values() if m.report is not None and m.report.state in ENDED]
+    if scope.phase in (Phase.STARTING, Phase.READY, Phase.PREPARING) and ended:
+        first = min(ended, key=lambda member: member.reported_at)
+        assert first.report is not None
+        fail(s, scope, first.slot, first.node_id or "", _ending(first.report), first.report)
+    elif scope.verdict is not None and scope.phase in (Phase.STARTING, Phase.READY):
+        verdict = scope.verdict
+        fail(s, scope, verdict.slot, verdict.node_id, verdict.reason, None)
+    scope.verdict = None
 
 
 def _ending(report: MemberReport) -> str:

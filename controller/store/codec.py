@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict, fields
 from typing import Any
 
-from controller.core.model import GenerationRecord, Placement, SlotKey
+from controller.core.model import GenerationRecord, OperatorState, Placement, SlotKey
 
 VERSION = 1
 
@@ -33,3 +33,17 @@ def decode(text: str) -> GenerationRecord:
         return GenerationRecord(members=members, **data)
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"not a generation record: {error!r}: {text[:200]}") from error
+
+
+def encode_operator(operator: OperatorState) -> str:
+    data = {"cordoned": sorted(operator.cordoned), "paused": operator.paused, "stopped": sorted(operator.stopped)}
+    return json.dumps({**data, "version": VERSION}, sort_keys=True)
+
+
+def decode_operator(text: str) -> OperatorState:
+    """ValueError for text that is no operator state."""
+    try:
+        data: dict[str, Any] = json.loads(text)
+        return OperatorState(frozenset(data["cordoned"]), data["paused"], frozenset(data["stopped"]))
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"not an operator state: {error!r}: {text[:200]}") from error

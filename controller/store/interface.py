@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
-from controller.core.model import GenerationRecord
+from controller.core.model import GenerationRecord, OperatorState
 
 
 class StoreError(Exception):
@@ -24,6 +24,7 @@ class Snapshot:
     lineage: str  # random, made with the store
     epoch: int  # this controller's own: one above every earlier one, already stored
     records: tuple[GenerationRecord, ...]
+    operator: OperatorState = field(default_factory=OperatorState)
 
 
 class Store(Protocol):
@@ -34,6 +35,9 @@ class Store(Protocol):
 
     def put(self, records: Iterable[GenerationRecord]) -> None:
         """Keep the newest record of each scope, all or none; on return they survive a crash. StoreError."""
+
+    def put_operator(self, operator: OperatorState) -> None:
+        """Keep what operators have ordered. StoreError."""
 
     def raise_epoch(self, at_least: int) -> int:
         """Make this controller's epoch `at_least`, on the disk when it returns; the epoch it is now. StoreError."""

@@ -7,8 +7,8 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from controller.core.model import GenerationRecord
-from controller.store.codec import decode, encode
+from controller.core.model import GenerationRecord, OperatorState
+from controller.store.codec import decode, decode_operator, encode, encode_operator
 from controller.store.interface import Snapshot, StoreError, StoreLocked
 
 SCHEMA = """
@@ -47,6 +47,7 @@ class SqliteStore:
             db.execute("COMMIT")
             meta = dict(db.execute("SELECT key, value FROM meta").fetchall())
             records = tuple(decode(row[0]) for row in db.execute("SELECT record FROM generation ORDER BY scope_id"))
+            operator = decode_operator(meta["operator"]) if "operator" in meta else OperatorState()
         except sqlite3.OperationalError as error:
             db.close()
             if "locked" in str(error):
@@ -65,11 +66,14 @@ class SqliteStore:
             db.close()
             raise
         self._db = db
-        return Snapshot(meta["lineage"], int(meta["epoch"]), records)
+        return Snapshot(meta["lineage"], int(meta["epoch"]), records, operator)
 
     def put(self, records: Iterable[GenerationRecord]) -> None:
         rows = [(record.scope_id, encode(record)) for record in records]
         self._write("INSERT OR REPLACE INTO generation VALUES (?, ?)", rows)
+
+    def put_operator(self, operator: OperatorState) -> None:
+        self._write("INSERT OR REPLACE INTO meta VALUES ('operator', ?)", [(encode_operator(operator),)])
 
     def raise_epoch(self, at_least: int) -> int:
         self._write("UPDATE meta SET value = MAX(CAST(value AS INTEGER), ?) WHERE key = 'epoch'", [(at_least,)])

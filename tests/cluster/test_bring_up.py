@@ -86,7 +86,7 @@ def test_exit_code_zero_is_a_failure_and_the_budget_ends(deploy: Callable[..., D
     group = d.group()
     assert group["restarts"] == 2 and group["generation"] == 3
     assert group["last_failure"]["exit_code"] == 0
-    assert "all 2 restarts are used up" in group["reason"]
+    assert "all 2 restarts within 60 min are used up" in group["reason"]
     assert group["last_failure"]["last_log_lines"]
 
 

@@ -181,7 +181,7 @@ def test_headless_exit_code_zero_is_a_failure_and_the_budget_ends() -> None:
     assert scope.phase is Phase.FAILED
     assert len(cluster.nodes["n1"].starts) == 3
     assert scope.evidence is not None and str(scope.evidence.slot) == "prefill-0/0/1"
-    assert "all 2 restarts are used up" in scope.reason and "exit code 0" in scope.reason
+    assert "all 2 restarts within 60 min are used up" in scope.reason and "exit code 0" in scope.reason
     cluster.restart_controller()
     for node in cluster.nodes.values():
         cluster.connect(node)

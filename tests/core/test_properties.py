@@ -115,6 +115,23 @@ class ClusterMachine(RuleBasedStateMachine):
     def restart_controller(self, keep_store: bool) -> None:
         self.cluster.restart_controller(keep_store)
 
+    @rule(index=st.integers(0, 9), order=st.sampled_from(["cordon", "uncordon", "drain", "declare-lost", "clean"]))
+    def order_node(self, index: int, order: str) -> None:
+        node = self.node(index)
+        if order == "declare-lost":
+            self.cluster.disconnect(node)
+            node.reboot()  # an operator who says so has switched the machine off
+        self.cluster.order(order, node.offer.node_id)
+
+    @rule(index=st.integers(0, 9), order=st.sampled_from(["restart", "stop", "start"]))
+    def order_scope(self, index: int, order: str) -> None:
+        scopes = list(self.cluster.core.state.scopes)
+        self.cluster.order(order, scopes[index % len(scopes)])
+
+    @rule(order=st.sampled_from(["pause", "resume"]))
+    def order_pause(self, order: str) -> None:
+        self.cluster.order(order)
+
     @rule()
     def settle(self) -> None:
         self.cluster.settle(50)
@@ -126,6 +143,11 @@ class ClusterMachine(RuleBasedStateMachine):
 
 def ends_well(cluster: Cluster) -> None:
     """Liveness: enough fitting nodes, a patient network: everything is ready, or was given up within its budget."""
+    cluster.order("resume")
+    for node_id in sorted(cluster.core.state.operator.cordoned):
+        cluster.order("uncordon", node_id)
+    for scope_id in list(cluster.core.state.scopes):
+        cluster.order("start", scope_id)
     cluster.miss_heartbeats()
     for node in cluster.nodes.values():
         node.refuse_prepare = False
@@ -179,6 +201,9 @@ def test_random_walks(seed: int) -> None:
         (1, lambda: machine.refuse_prepare(rng.randrange(9), rng.random() < 0.3)),
         (1, lambda: machine.duplicate_command(rng.randrange(9))),
         (4, lambda: machine.advance(rng.choice([0.1, 1.0, 8.0, 61.0, 301.0]))),
+        (1, lambda: machine.order_node(rng.randrange(9), rng.choice(["cordon", "uncordon", "drain", "declare-lost"]))),
+        (1, lambda: machine.order_scope(rng.randrange(9), rng.choice(["restart", "stop", "start", "start"]))),
+        (1, lambda: machine.order_pause(rng.choice(["pause", "resume", "resume"]))),
         (1, lambda: machine.restart_controller(rng.random() < 0.7)),
     ]
     choices = [step for weight, step in steps for _ in range(weight)]

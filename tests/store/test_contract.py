@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.core.model import GenerationRecord, Placement, SlotKey
+from controller.core.model import GenerationRecord, OperatorState, Placement, SlotKey
 from controller.store.interface import Store, StoreError, StoreLocked
 from controller.store.memory import MemoryStore
 from controller.store.sqlite import SqliteStore
@@ -62,6 +62,15 @@ def test_a_raised_epoch_stays_and_never_falls(reopen: Callable[[], Store]) -> No
     assert store.raise_epoch(4) == 9
     store.close()
     assert reopen().open().epoch == 10
+
+
+def test_orders_of_operators_come_back(reopen: Callable[[], Store]) -> None:
+    store = reopen()
+    assert store.open().operator == OperatorState()
+    ordered = OperatorState(frozenset({"n1"}), "maintenance", frozenset({"prefill-0"}))
+    store.put_operator(ordered)
+    store.close()
+    assert reopen().open().operator == ordered
 
 
 def test_an_open_store_refuses_a_second_controller(reopen: Callable[[], Store]) -> None:
