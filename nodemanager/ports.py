@@ -8,7 +8,7 @@ import errno
 import os
 import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import psutil
 
@@ -19,9 +19,14 @@ RETRY_SECONDS = 0.3
 GREETING = b"motor-prepare "
 
 
-def taken_ports(ports: Iterable[int], address: str) -> list[str]:
-    """One clause for each port that an engine could not listen on: "7001 (held by python3, pid 812)"."""
-    return [f"{port} ({_holder(port)})" for port in ports if not _free(port, address)]
+def taken_ports(ports: Iterable[int], address: str) -> dict[int, str]:
+    """Each port that an engine could not listen on, and who is in the way: "held by python3, pid 812"."""
+    return {port: _holder(port) for port in ports if not _free(port, address)}
+
+
+def show_taken(taken: Mapping[int, str]) -> str:
+    """Taken ports in one clause: "7001 (held by python3, pid 812), 8000 (...)"."""
+    return ", ".join(f"{port} ({holder})" for port, holder in sorted(taken.items()))
 
 
 def _free(port: int, address: str) -> bool:

@@ -17,7 +17,7 @@ from nodemanager.aside import in_thread
 from nodemanager.config import NodeConfig
 from nodemanager.engine_offer import Versions
 from nodemanager.model_check import ModelCheck, check_model
-from nodemanager.ports import MasterListener, reach_master, taken_ports
+from nodemanager.ports import MasterListener, reach_master, show_taken, taken_ports
 from nodemanager.slots import SlotKey
 
 RESERVATION_SECONDS = 60.0
@@ -128,7 +128,8 @@ class Preparer:
             items.append(await self._left_overs(key))
             engine, version = await self._engine(message)
             model = await check_model(message.model, self._config.model_roots, self._config.allow_hub_models)
-            items += [engine, Item("model", model.ok, model.detail), await self._ports(message)]
+            taken = await self._taken_ports(message)
+            items += [engine, Item("model", model.ok, model.detail), _ports_item(message, taken)]
             if all(item.ok for item in items):
                 items.append(await self._master(message, reserved, deadline))
             ok = all(item.ok for item in items)
@@ -141,7 +142,9 @@ class Preparer:
             reserved.expires_at = time.monotonic() + seconds
             asyncio.get_running_loop().call_later(seconds + 0.01, self.expire)
             reserved.model_path = model.path
-        return _report(message, items, model, version)
+        report = _report(message, items, model, version)
+        report.taken_ports.extend(sorted(taken))
+        return report
 
     def _address(self, message: pb.PrepareMsg) -> Item:
         try:
@@ -191,15 +194,13 @@ class Preparer:
             return Item("engine", False, detail), found.version
         return Item("engine", True, f"{message.engine} {found.version}"), found.version
 
-    async def _ports(self, message: pb.PrepareMsg) -> Item:
-        wanted = sorted(set(message.ports) | ({message.master_port} if message.is_master else set()))
-        taken = await in_thread(taken_ports, [port for port in wanted if port], message.address)
+    async def _taken_ports(self, message: pb.PrepareMsg) -> dict[int, str]:
+        wanted = _wanted_ports(message)
+        taken = await in_thread(taken_ports, wanted, message.address)
         for other in self._reservations.values():
             if other.key != SlotKey.from_message(message.slot):
-                taken += [f"{port} (reserved for slot {other.key})" for port in wanted if port in other.ports]
-        if taken:
-            return Item("ports", False, f"taken: {', '.join(taken)}; end that process or change port_ranges")
-        return Item("ports", True, f"free: {' '.join(map(str, wanted)) or 'none needed'}")
+                taken.update({port: f"reserved for slot {other.key}" for port in wanted if port in other.ports})
+        return taken
 
     async def _master(self, message: pb.PrepareMsg, reserved: Reservation, deadline: float) -> Item:
         if not message.master_port:
@@ -251,3 +252,14 @@ def _report(message: pb.PrepareMsg, items: list[Item], model: ModelCheck, versio
         model_digest=model.digest,
         engine_version=version,
     )
+
+
+def _wanted_ports(message: pb.PrepareMsg) -> list[int]:
+    ports = set(message.ports) | ({message.master_port} if message.is_master else set())
+    return sorted(port for port in ports if port)
+
+
+def _ports_item(message: pb.PrepareMsg, taken: Mapping[int, str]) -> Item:
+    if taken:
+        return Item("ports", False, f"taken: {show_taken(taken)}; end that process or change port_ranges")
+    return Item("ports", True, f"free: {' '.join(map(str, _wanted_ports(message))) or 'none needed'}")

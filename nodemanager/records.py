@@ -206,6 +206,16 @@ class Records:
             self._persisted[key] = self._newest[key]
         return self._newest[key]
 
+    def seen(self) -> list[tuple[SlotKey, Newest]]:
+        """What this node has ever obeyed, of every slot it has a folder of."""
+        keys = set(self._newest)
+        for folder in self.slots_dir.iterdir():
+            instance, _, ranks = folder.name.rpartition("_")
+            instance, _, dp_rank = instance.rpartition("_")
+            if instance and dp_rank.isdigit() and ranks.isdigit():
+                keys.add(SlotKey(instance, int(dp_rank), int(ranks)))
+        return [(key, newest) for key in sorted(keys) if (newest := self.newest(key)).generation]
+
     def note(self, key: SlotKey, epoch: int, generation: int, closed: bool = False) -> None:
         """Remember the newest of a slot, in memory; `persist` puts it on disk."""
         old = self.newest(key)

@@ -24,7 +24,7 @@ from nodemanager.engine_offer import Versions
 from nodemanager.environment import ScriptCache
 from nodemanager.link import Link
 from nodemanager.logstream import LogStreams
-from nodemanager.ports import taken_ports
+from nodemanager.ports import show_taken, taken_ports
 from nodemanager.prepare import Held, Preparer
 from nodemanager.records import RecordError, Records, StartRecord, boot_id
 from nodemanager.slots import SlotKey
@@ -172,6 +172,10 @@ class NodeManager:
             allow_loopback=config.allow_loopback, expected_nnodes=config.expected_nnodes or 0,
             expected_model=config.expected_model or "",
             holdings=[one.report() for one in self.slots.values()],
+            seen=[
+                pb.SlotSeen(slot=key.message(), generation=newest.generation, epoch=newest.epoch)
+                for key, newest in self.records.seen()
+            ],
         )  # fmt: skip
 
     def _report(self, supervisor: Supervisor) -> None:
@@ -287,7 +291,7 @@ class NodeManager:
         self.preparer.release(key)  # the engine itself listens on the master port now
         ports = [record.api_port] if record.api_port else []
         if taken := await in_thread(taken_ports, ports, record.address):
-            raise CommandRefusedError("limits", f"ports: taken: {', '.join(taken)}")
+            raise CommandRefusedError("port", f"ports: taken: {show_taken(taken)}")
         if running is not None:
             self.records.forget(key, running.record.generation)
         drop_old_logs(self.config, key)

@@ -105,6 +105,7 @@ def event(body: pb.NodeMessage, session: str, node_id: str, now: float, nonce: s
             items,
             r.model_digest,
             r.engine_version,
+            tuple(r.taken_ports),
         )
     if kind == "command_refused":
         c = body.command_refused

@@ -176,7 +176,7 @@ def command_refused(s: CoreState, event: CommandRefused) -> None:
         refuse(s, scope, {event.slot: f"node {event.node_id} refused: {event.code}: {event.reason}"})
     elif scope.phase is Phase.STARTING and event.command == "start":
         reason = f"node {event.node_id} refused to start it: {event.code}: {event.reason}"
-        stopping.fail(s, scope, event.slot, event.node_id, reason, None)
+        stopping.fail(s, scope, event.slot, event.node_id, reason, None, "port" if event.code == "port" else "")
 
 
 def member_running(s: CoreState, scope: ScopeState, member: Member) -> None:

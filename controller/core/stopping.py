@@ -17,13 +17,14 @@ def fail(
     node_id: str,
     reason: str,
     report: MemberReport | None,
+    failure_class: str = "",
 ) -> None:
     """One member failed: the whole scope stops, at once (rule 8). The first failure's evidence is kept."""
     if scope.phase not in (Phase.PREPARING, Phase.STARTING, Phase.READY):
         return
     evidence = Evidence(
         slot, node_id, s.now, scope.generation, reason,
-        failure_class=report.failure_class if report else "",
+        failure_class=report.failure_class if report else failure_class,
         exit_code=report.exit_code if report else None,
         exit_signal=report.exit_signal if report else None,
         last_log_lines=report.last_log_lines if report else (),
