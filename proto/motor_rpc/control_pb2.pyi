@@ -24,23 +24,25 @@ ENGINE_STATE_STOPPING: EngineState
 ENGINE_STATE_STOPPED: EngineState
 
 class NodeMessage(_message.Message):
-    __slots__ = ("register", "heartbeat", "slot_report", "prepare_report", "command_refused", "log_chunk")
+    __slots__ = ("register", "heartbeat", "slot_report", "prepare_report", "command_refused", "log_chunk", "probe_report")
     REGISTER_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     SLOT_REPORT_FIELD_NUMBER: _ClassVar[int]
     PREPARE_REPORT_FIELD_NUMBER: _ClassVar[int]
     COMMAND_REFUSED_FIELD_NUMBER: _ClassVar[int]
     LOG_CHUNK_FIELD_NUMBER: _ClassVar[int]
+    PROBE_REPORT_FIELD_NUMBER: _ClassVar[int]
     register: RegisterMsg
     heartbeat: HeartbeatMsg
     slot_report: SlotReport
     prepare_report: PrepareReport
     command_refused: CommandRefused
     log_chunk: LogChunk
-    def __init__(self, register: _Optional[_Union[RegisterMsg, _Mapping]] = ..., heartbeat: _Optional[_Union[HeartbeatMsg, _Mapping]] = ..., slot_report: _Optional[_Union[SlotReport, _Mapping]] = ..., prepare_report: _Optional[_Union[PrepareReport, _Mapping]] = ..., command_refused: _Optional[_Union[CommandRefused, _Mapping]] = ..., log_chunk: _Optional[_Union[LogChunk, _Mapping]] = ...) -> None: ...
+    probe_report: ProbeReport
+    def __init__(self, register: _Optional[_Union[RegisterMsg, _Mapping]] = ..., heartbeat: _Optional[_Union[HeartbeatMsg, _Mapping]] = ..., slot_report: _Optional[_Union[SlotReport, _Mapping]] = ..., prepare_report: _Optional[_Union[PrepareReport, _Mapping]] = ..., command_refused: _Optional[_Union[CommandRefused, _Mapping]] = ..., log_chunk: _Optional[_Union[LogChunk, _Mapping]] = ..., probe_report: _Optional[_Union[ProbeReport, _Mapping]] = ...) -> None: ...
 
 class ControllerMessage(_message.Message):
-    __slots__ = ("epoch", "deployment_id", "registered", "refused", "heartbeat_ack", "placement", "prepare", "release", "start", "stop", "group_ready", "forget", "log_request", "log_cancel")
+    __slots__ = ("epoch", "deployment_id", "registered", "refused", "heartbeat_ack", "placement", "prepare", "release", "start", "stop", "group_ready", "forget", "log_request", "log_cancel", "probe_request")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     DEPLOYMENT_ID_FIELD_NUMBER: _ClassVar[int]
     REGISTERED_FIELD_NUMBER: _ClassVar[int]
@@ -55,6 +57,7 @@ class ControllerMessage(_message.Message):
     FORGET_FIELD_NUMBER: _ClassVar[int]
     LOG_REQUEST_FIELD_NUMBER: _ClassVar[int]
     LOG_CANCEL_FIELD_NUMBER: _ClassVar[int]
+    PROBE_REQUEST_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     deployment_id: str
     registered: Registered
@@ -69,7 +72,8 @@ class ControllerMessage(_message.Message):
     forget: ForgetMsg
     log_request: LogRequest
     log_cancel: LogCancel
-    def __init__(self, epoch: _Optional[int] = ..., deployment_id: _Optional[str] = ..., registered: _Optional[_Union[Registered, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., heartbeat_ack: _Optional[_Union[HeartbeatAck, _Mapping]] = ..., placement: _Optional[_Union[PlacementMsg, _Mapping]] = ..., prepare: _Optional[_Union[PrepareMsg, _Mapping]] = ..., release: _Optional[_Union[ReleaseMsg, _Mapping]] = ..., start: _Optional[_Union[StartCmdMsg, _Mapping]] = ..., stop: _Optional[_Union[StopCmdMsg, _Mapping]] = ..., group_ready: _Optional[_Union[GroupReadyMsg, _Mapping]] = ..., forget: _Optional[_Union[ForgetMsg, _Mapping]] = ..., log_request: _Optional[_Union[LogRequest, _Mapping]] = ..., log_cancel: _Optional[_Union[LogCancel, _Mapping]] = ...) -> None: ...
+    probe_request: ProbeRequest
+    def __init__(self, epoch: _Optional[int] = ..., deployment_id: _Optional[str] = ..., registered: _Optional[_Union[Registered, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., heartbeat_ack: _Optional[_Union[HeartbeatAck, _Mapping]] = ..., placement: _Optional[_Union[PlacementMsg, _Mapping]] = ..., prepare: _Optional[_Union[PrepareMsg, _Mapping]] = ..., release: _Optional[_Union[ReleaseMsg, _Mapping]] = ..., start: _Optional[_Union[StartCmdMsg, _Mapping]] = ..., stop: _Optional[_Union[StopCmdMsg, _Mapping]] = ..., group_ready: _Optional[_Union[GroupReadyMsg, _Mapping]] = ..., forget: _Optional[_Union[ForgetMsg, _Mapping]] = ..., log_request: _Optional[_Union[LogRequest, _Mapping]] = ..., log_cancel: _Optional[_Union[LogCancel, _Mapping]] = ..., probe_request: _Optional[_Union[ProbeRequest, _Mapping]] = ...) -> None: ...
 
 class Slot(_message.Message):
     __slots__ = ("instance", "dp_rank", "node_rank")
@@ -189,7 +193,7 @@ class PlacementMsg(_message.Message):
     def __init__(self, state: _Optional[str] = ..., reason: _Optional[str] = ..., slots: _Optional[_Iterable[_Union[Slot, _Mapping]]] = ...) -> None: ...
 
 class SlotReport(_message.Message):
-    __slots__ = ("slot", "generation", "epoch", "run_id", "config_digest", "state", "stage", "stage_seconds", "reason", "workers_up", "workers_seen", "workers_expected", "pid", "exit_code", "exit_signal", "last_log_lines", "failure_class", "argv_digest", "env_digest", "devices", "address", "master_addr", "master_port", "api_port", "dp_rpc_port")
+    __slots__ = ("slot", "generation", "epoch", "run_id", "config_digest", "state", "stage", "stage_seconds", "reason", "workers_up", "workers_seen", "workers_expected", "pid", "exit_code", "exit_signal", "last_log_lines", "failure_class", "argv_digest", "env_digest", "devices", "address", "master_addr", "master_port", "api_port", "dp_rpc_port", "idle_seconds", "devices_busy", "liveness")
     SLOT_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -215,6 +219,9 @@ class SlotReport(_message.Message):
     MASTER_PORT_FIELD_NUMBER: _ClassVar[int]
     API_PORT_FIELD_NUMBER: _ClassVar[int]
     DP_RPC_PORT_FIELD_NUMBER: _ClassVar[int]
+    IDLE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    DEVICES_BUSY_FIELD_NUMBER: _ClassVar[int]
+    LIVENESS_FIELD_NUMBER: _ClassVar[int]
     slot: Slot
     generation: int
     epoch: int
@@ -240,10 +247,63 @@ class SlotReport(_message.Message):
     master_port: int
     api_port: int
     dp_rpc_port: int
-    def __init__(self, slot: _Optional[_Union[Slot, _Mapping]] = ..., generation: _Optional[int] = ..., epoch: _Optional[int] = ..., run_id: _Optional[str] = ..., config_digest: _Optional[str] = ..., state: _Optional[_Union[EngineState, str]] = ..., stage: _Optional[str] = ..., stage_seconds: _Optional[float] = ..., reason: _Optional[str] = ..., workers_up: bool = ..., workers_seen: _Optional[int] = ..., workers_expected: _Optional[int] = ..., pid: _Optional[int] = ..., exit_code: _Optional[int] = ..., exit_signal: _Optional[int] = ..., last_log_lines: _Optional[_Iterable[str]] = ..., failure_class: _Optional[str] = ..., argv_digest: _Optional[str] = ..., env_digest: _Optional[str] = ..., devices: _Optional[_Iterable[str]] = ..., address: _Optional[str] = ..., master_addr: _Optional[str] = ..., master_port: _Optional[int] = ..., api_port: _Optional[int] = ..., dp_rpc_port: _Optional[int] = ...) -> None: ...
+    idle_seconds: float
+    devices_busy: bool
+    liveness: Liveness
+    def __init__(self, slot: _Optional[_Union[Slot, _Mapping]] = ..., generation: _Optional[int] = ..., epoch: _Optional[int] = ..., run_id: _Optional[str] = ..., config_digest: _Optional[str] = ..., state: _Optional[_Union[EngineState, str]] = ..., stage: _Optional[str] = ..., stage_seconds: _Optional[float] = ..., reason: _Optional[str] = ..., workers_up: bool = ..., workers_seen: _Optional[int] = ..., workers_expected: _Optional[int] = ..., pid: _Optional[int] = ..., exit_code: _Optional[int] = ..., exit_signal: _Optional[int] = ..., last_log_lines: _Optional[_Iterable[str]] = ..., failure_class: _Optional[str] = ..., argv_digest: _Optional[str] = ..., env_digest: _Optional[str] = ..., devices: _Optional[_Iterable[str]] = ..., address: _Optional[str] = ..., master_addr: _Optional[str] = ..., master_port: _Optional[int] = ..., api_port: _Optional[int] = ..., dp_rpc_port: _Optional[int] = ..., idle_seconds: _Optional[float] = ..., devices_busy: bool = ..., liveness: _Optional[_Union[Liveness, _Mapping]] = ...) -> None: ...
+
+class Liveness(_message.Message):
+    __slots__ = ("canary", "canary_detail", "canary_running_seconds", "canary_failures", "progress_seconds", "devices", "devices_detail", "devices_seconds", "flat_samples", "warning", "warning_seconds")
+    CANARY_FIELD_NUMBER: _ClassVar[int]
+    CANARY_DETAIL_FIELD_NUMBER: _ClassVar[int]
+    CANARY_RUNNING_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    CANARY_FAILURES_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    DEVICES_FIELD_NUMBER: _ClassVar[int]
+    DEVICES_DETAIL_FIELD_NUMBER: _ClassVar[int]
+    DEVICES_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    FLAT_SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    WARNING_FIELD_NUMBER: _ClassVar[int]
+    WARNING_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    canary: str
+    canary_detail: str
+    canary_running_seconds: float
+    canary_failures: int
+    progress_seconds: float
+    devices: str
+    devices_detail: str
+    devices_seconds: float
+    flat_samples: int
+    warning: str
+    warning_seconds: float
+    def __init__(self, canary: _Optional[str] = ..., canary_detail: _Optional[str] = ..., canary_running_seconds: _Optional[float] = ..., canary_failures: _Optional[int] = ..., progress_seconds: _Optional[float] = ..., devices: _Optional[str] = ..., devices_detail: _Optional[str] = ..., devices_seconds: _Optional[float] = ..., flat_samples: _Optional[int] = ..., warning: _Optional[str] = ..., warning_seconds: _Optional[float] = ...) -> None: ...
+
+class HealthSettings(_message.Message):
+    __slots__ = ("canary", "canary_off_reason", "canary_interval_seconds", "canary_deadline_seconds", "warm_up_deadline_seconds", "canary_prompt_tokens", "served_model", "usage_threshold_percent", "sample_interval_seconds", "collector_timeout_seconds")
+    CANARY_FIELD_NUMBER: _ClassVar[int]
+    CANARY_OFF_REASON_FIELD_NUMBER: _ClassVar[int]
+    CANARY_INTERVAL_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    CANARY_DEADLINE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    WARM_UP_DEADLINE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    CANARY_PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    SERVED_MODEL_FIELD_NUMBER: _ClassVar[int]
+    USAGE_THRESHOLD_PERCENT_FIELD_NUMBER: _ClassVar[int]
+    SAMPLE_INTERVAL_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    COLLECTOR_TIMEOUT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    canary: bool
+    canary_off_reason: str
+    canary_interval_seconds: float
+    canary_deadline_seconds: float
+    warm_up_deadline_seconds: float
+    canary_prompt_tokens: int
+    served_model: str
+    usage_threshold_percent: float
+    sample_interval_seconds: float
+    collector_timeout_seconds: float
+    def __init__(self, canary: bool = ..., canary_off_reason: _Optional[str] = ..., canary_interval_seconds: _Optional[float] = ..., canary_deadline_seconds: _Optional[float] = ..., warm_up_deadline_seconds: _Optional[float] = ..., canary_prompt_tokens: _Optional[int] = ..., served_model: _Optional[str] = ..., usage_threshold_percent: _Optional[float] = ..., sample_interval_seconds: _Optional[float] = ..., collector_timeout_seconds: _Optional[float] = ...) -> None: ...
 
 class PrepareMsg(_message.Message):
-    __slots__ = ("slot", "generation", "run_id", "config_digest", "engine", "engine_version", "model", "address", "devices", "is_master", "master_addr", "master_port", "ports", "deadline_seconds", "reservation_seconds")
+    __slots__ = ("slot", "generation", "run_id", "config_digest", "engine", "engine_version", "model", "address", "devices", "is_master", "master_addr", "master_port", "ports", "deadline_seconds", "reservation_seconds", "controller_time")
     SLOT_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
@@ -259,6 +319,7 @@ class PrepareMsg(_message.Message):
     PORTS_FIELD_NUMBER: _ClassVar[int]
     DEADLINE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     RESERVATION_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    CONTROLLER_TIME_FIELD_NUMBER: _ClassVar[int]
     slot: Slot
     generation: int
     run_id: str
@@ -274,7 +335,8 @@ class PrepareMsg(_message.Message):
     ports: _containers.RepeatedScalarFieldContainer[int]
     deadline_seconds: float
     reservation_seconds: float
-    def __init__(self, slot: _Optional[_Union[Slot, _Mapping]] = ..., generation: _Optional[int] = ..., run_id: _Optional[str] = ..., config_digest: _Optional[str] = ..., engine: _Optional[str] = ..., engine_version: _Optional[str] = ..., model: _Optional[str] = ..., address: _Optional[str] = ..., devices: _Optional[_Iterable[str]] = ..., is_master: bool = ..., master_addr: _Optional[str] = ..., master_port: _Optional[int] = ..., ports: _Optional[_Iterable[int]] = ..., deadline_seconds: _Optional[float] = ..., reservation_seconds: _Optional[float] = ...) -> None: ...
+    controller_time: float
+    def __init__(self, slot: _Optional[_Union[Slot, _Mapping]] = ..., generation: _Optional[int] = ..., run_id: _Optional[str] = ..., config_digest: _Optional[str] = ..., engine: _Optional[str] = ..., engine_version: _Optional[str] = ..., model: _Optional[str] = ..., address: _Optional[str] = ..., devices: _Optional[_Iterable[str]] = ..., is_master: bool = ..., master_addr: _Optional[str] = ..., master_port: _Optional[int] = ..., ports: _Optional[_Iterable[int]] = ..., deadline_seconds: _Optional[float] = ..., reservation_seconds: _Optional[float] = ..., controller_time: _Optional[float] = ...) -> None: ...
 
 class PrepareItem(_message.Message):
     __slots__ = ("name", "ok", "detail")
@@ -287,7 +349,7 @@ class PrepareItem(_message.Message):
     def __init__(self, name: _Optional[str] = ..., ok: bool = ..., detail: _Optional[str] = ...) -> None: ...
 
 class PrepareReport(_message.Message):
-    __slots__ = ("slot", "generation", "ok", "items", "model_digest", "engine_version", "taken_ports")
+    __slots__ = ("slot", "generation", "ok", "items", "model_digest", "engine_version", "taken_ports", "driver_version")
     SLOT_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     OK_FIELD_NUMBER: _ClassVar[int]
@@ -295,6 +357,7 @@ class PrepareReport(_message.Message):
     MODEL_DIGEST_FIELD_NUMBER: _ClassVar[int]
     ENGINE_VERSION_FIELD_NUMBER: _ClassVar[int]
     TAKEN_PORTS_FIELD_NUMBER: _ClassVar[int]
+    DRIVER_VERSION_FIELD_NUMBER: _ClassVar[int]
     slot: Slot
     generation: int
     ok: bool
@@ -302,7 +365,8 @@ class PrepareReport(_message.Message):
     model_digest: str
     engine_version: str
     taken_ports: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, slot: _Optional[_Union[Slot, _Mapping]] = ..., generation: _Optional[int] = ..., ok: bool = ..., items: _Optional[_Iterable[_Union[PrepareItem, _Mapping]]] = ..., model_digest: _Optional[str] = ..., engine_version: _Optional[str] = ..., taken_ports: _Optional[_Iterable[int]] = ...) -> None: ...
+    driver_version: str
+    def __init__(self, slot: _Optional[_Union[Slot, _Mapping]] = ..., generation: _Optional[int] = ..., ok: bool = ..., items: _Optional[_Iterable[_Union[PrepareItem, _Mapping]]] = ..., model_digest: _Optional[str] = ..., engine_version: _Optional[str] = ..., taken_ports: _Optional[_Iterable[int]] = ..., driver_version: _Optional[str] = ...) -> None: ...
 
 class ReleaseMsg(_message.Message):
     __slots__ = ("slot", "generation", "reason")
@@ -315,7 +379,7 @@ class ReleaseMsg(_message.Message):
     def __init__(self, slot: _Optional[_Union[Slot, _Mapping]] = ..., generation: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class StartCmdMsg(_message.Message):
-    __slots__ = ("slot", "generation", "run_id", "config_digest", "node_rank", "master_dp_ip", "master_port", "headless", "role", "engine", "engine_profile", "argv", "argv_digest", "env", "node_env", "devices", "api_port", "api_host", "health_path", "expected_workers", "stop_grace_seconds", "drain_seconds", "address", "dp_rpc_port")
+    __slots__ = ("slot", "generation", "run_id", "config_digest", "node_rank", "master_dp_ip", "master_port", "headless", "role", "engine", "engine_profile", "argv", "argv_digest", "env", "node_env", "devices", "api_port", "api_host", "health_path", "expected_workers", "stop_grace_seconds", "drain_seconds", "address", "dp_rpc_port", "health", "self_fence_seconds")
     class EnvEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -354,6 +418,8 @@ class StartCmdMsg(_message.Message):
     DRAIN_SECONDS_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     DP_RPC_PORT_FIELD_NUMBER: _ClassVar[int]
+    HEALTH_FIELD_NUMBER: _ClassVar[int]
+    SELF_FENCE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     slot: Slot
     generation: int
     run_id: str
@@ -378,7 +444,9 @@ class StartCmdMsg(_message.Message):
     drain_seconds: float
     address: str
     dp_rpc_port: int
-    def __init__(self, slot: _Optional[_Union[Slot, _Mapping]] = ..., generation: _Optional[int] = ..., run_id: _Optional[str] = ..., config_digest: _Optional[str] = ..., node_rank: _Optional[int] = ..., master_dp_ip: _Optional[str] = ..., master_port: _Optional[int] = ..., headless: bool = ..., role: _Optional[str] = ..., engine: _Optional[str] = ..., engine_profile: _Optional[str] = ..., argv: _Optional[_Iterable[str]] = ..., argv_digest: _Optional[str] = ..., env: _Optional[_Mapping[str, str]] = ..., node_env: _Optional[_Mapping[str, str]] = ..., devices: _Optional[_Iterable[str]] = ..., api_port: _Optional[int] = ..., api_host: _Optional[str] = ..., health_path: _Optional[str] = ..., expected_workers: _Optional[int] = ..., stop_grace_seconds: _Optional[float] = ..., drain_seconds: _Optional[float] = ..., address: _Optional[str] = ..., dp_rpc_port: _Optional[int] = ...) -> None: ...
+    health: HealthSettings
+    self_fence_seconds: float
+    def __init__(self, slot: _Optional[_Union[Slot, _Mapping]] = ..., generation: _Optional[int] = ..., run_id: _Optional[str] = ..., config_digest: _Optional[str] = ..., node_rank: _Optional[int] = ..., master_dp_ip: _Optional[str] = ..., master_port: _Optional[int] = ..., headless: bool = ..., role: _Optional[str] = ..., engine: _Optional[str] = ..., engine_profile: _Optional[str] = ..., argv: _Optional[_Iterable[str]] = ..., argv_digest: _Optional[str] = ..., env: _Optional[_Mapping[str, str]] = ..., node_env: _Optional[_Mapping[str, str]] = ..., devices: _Optional[_Iterable[str]] = ..., api_port: _Optional[int] = ..., api_host: _Optional[str] = ..., health_path: _Optional[str] = ..., expected_workers: _Optional[int] = ..., stop_grace_seconds: _Optional[float] = ..., drain_seconds: _Optional[float] = ..., address: _Optional[str] = ..., dp_rpc_port: _Optional[int] = ..., health: _Optional[_Union[HealthSettings, _Mapping]] = ..., self_fence_seconds: _Optional[float] = ...) -> None: ...
 
 class StopCmdMsg(_message.Message):
     __slots__ = ("slot", "generation", "mode", "reason", "grace_seconds")
@@ -461,3 +529,29 @@ class LogChunk(_message.Message):
     end: bool
     error: str
     def __init__(self, request_id: _Optional[str] = ..., data: _Optional[bytes] = ..., end: bool = ..., error: _Optional[str] = ...) -> None: ...
+
+class ProbeRequest(_message.Message):
+    __slots__ = ("request_id", "host", "port", "served_model", "prompt_tokens", "deadline_seconds")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    SERVED_MODEL_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    host: str
+    port: int
+    served_model: str
+    prompt_tokens: int
+    deadline_seconds: float
+    def __init__(self, request_id: _Optional[str] = ..., host: _Optional[str] = ..., port: _Optional[int] = ..., served_model: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., deadline_seconds: _Optional[float] = ...) -> None: ...
+
+class ProbeReport(_message.Message):
+    __slots__ = ("request_id", "ok", "detail")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    OK_FIELD_NUMBER: _ClassVar[int]
+    DETAIL_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    ok: bool
+    detail: str
+    def __init__(self, request_id: _Optional[str] = ..., ok: bool = ..., detail: _Optional[str] = ...) -> None: ...

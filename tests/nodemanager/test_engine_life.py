@@ -106,7 +106,7 @@ async def test_taken_api_port_is_refused_before_the_start(one: One) -> None:
     server = await asyncio.start_server(lambda *_: None, "127.0.0.1", one.api)
     one.start()
     refused = await one.session.refused()
-    assert refused.code == "limits" and str(one.api) in refused.reason and str(os.getpid()) in refused.reason
+    assert refused.code == "port" and str(one.api) in refused.reason and str(os.getpid()) in refused.reason
     server.close()
     one.node.end()
 
