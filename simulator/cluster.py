@@ -34,6 +34,7 @@ class Cluster:
         self.nodes: dict[str, SimulatedNode] = {}
         self.store_queue: deque[GenerationRecord] = deque()
         self.operator = OperatorState()
+        self.probes: deque[a.AskProofOfLife] = deque()
         self.answers: list[a.OperatorAnswer] = []
         self.nodes_with_taken_ports: dict[str, set[int]] = {}
         self.refusals: list[a.RefuseNode] = []
@@ -65,6 +66,8 @@ class Cluster:
                         node.hang_up()
             case a.StoreOperatorState(operator=operator):
                 self.operator = operator
+            case a.AskProofOfLife():
+                self.probes.append(action)
             case a.OperatorAnswer():
                 self.answers.append(action)
             case a.CloseSession() | a.AcceptNode() | a.TellPlacement():
@@ -169,9 +172,26 @@ class Cluster:
                 break
             self.now = max(self.now, deadline)
             self.feed(e.DeadlinePassed(self.now, self.nonce()))
+            while self.probes:
+                self.answer_probe()
         self.now = end
         if seconds >= self.plan.timers.node_timeout:
             self.miss_heartbeats()
+
+    def answer_probe(self) -> None:
+        """A canary by another path: it is answered if every rank of the API server's gang runs, in sight or not."""
+        probe = self.probes.popleft()
+        plan = self.plan.instance(probe.slot.instance)
+        gang = [slot for slot in plan.slots() if plan.world_master(slot) == plan.world_master(probe.slot)]
+        running = {
+            slot
+            for node in self.nodes.values()
+            for slot, engine in node.engines.items()
+            if engine.report.generation == probe.generation and engine.report.state not in ENDED
+        }
+        dead = [str(slot) for slot in gang if slot not in running]
+        detail = f"no answer, {dead} do not run" if dead else "answered"
+        self.feed(e.ProofOfLife(self.now, self.nonce(), probe.scope_id, probe.generation, probe.slot, not dead, detail))
 
     def miss_heartbeats(self) -> None:
         """Streams that died unnoticed have been silent for the node timeout."""
@@ -183,6 +203,7 @@ class Cluster:
     def restart_controller(self, keep_store: bool = True) -> None:
         """kill -9 and a new start: streams break, unconfirmed writes may be lost, the store is read back."""
         self.store_queue.clear()
+        self.probes.clear()
         if not keep_store:
             self.records.clear()
             self.operator = OperatorState()

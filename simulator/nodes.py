@@ -30,6 +30,8 @@ class SimulatedNode:
     stopped: dict[SlotKey, int] = field(default_factory=dict)  # newest generation told to stop
     prepared: dict[SlotKey, int] = field(default_factory=dict)
     refuse_prepare: bool = False
+    devices_stay_busy: bool = False
+    model_digest: str = "digest"
     starts: list[a.SendStart] = field(default_factory=list)
 
     def holdings(self) -> tuple[MemberReport, ...]:
@@ -99,7 +101,9 @@ class SimulatedNode:
             gone = MemberReport(command.slot, command.generation, 0, "", "", MemberState.STOPPED)
             self.say("report", gone)
             return
-        engine.report = replace(engine.report, state=MemberState.STOPPED)
+        engine.report = replace(
+            engine.report, state=MemberState.STOPPED, devices_busy=self.devices_stay_busy, reason="devices busy"
+        )
         self.say("report", engine.report)
 
     def _follow(self, slot: SlotKey) -> None:
@@ -161,7 +165,9 @@ class SimulatedNode:
                 else e.PrepareItem("model", False, "gone")
             )
             items = () if ok else (bad,)
-            return e.PrepareReported(now, nonce, self.session, node_id, slot, generation, ok, items, taken_ports=taken)
+            return e.PrepareReported(
+                now, nonce, self.session, node_id, slot, generation, ok, items, self.model_digest, taken_ports=taken
+            )
         slot, generation, command, newest = content
         return e.CommandRefused(
             now,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from datetime import datetime, timezone
 from importlib.metadata import version
@@ -21,6 +22,7 @@ from controller.service import ControllerService
 
 MAX_EVENTS = 1000
 MAX_WAIT_SECONDS = 60.0
+KEEP_ALIVE_SECONDS = 15.0
 
 
 def make_app(service: ControllerService, logs: LogStreams) -> FastAPI:
@@ -64,6 +66,12 @@ def make_app(service: ControllerService, logs: LogStreams) -> FastAPI:
     async def get_instances() -> list[dict[str, Any]]:
         """The router's inventory: API servers of ready groups only. Headless nodes are never in it."""
         return status.inventory(service.state)
+
+    @app.get("/v1/instances/stream", tags=["inventory"])
+    async def stream_instances() -> StreamingResponse:
+        """The inventory as server-sent events: one `inventory` event now and one at each change. A master is out of it
+        before it is told to stop."""
+        return StreamingResponse(_inventory_stream(service), media_type="text/event-stream")
 
     @app.get("/v1/events", response_model=schemas.Events, tags=["status"])
     async def get_events(
@@ -162,6 +170,20 @@ def _event(service: ControllerService, line: StoryLine) -> dict[str, Any]:
         "sentence": line.sentence,
         "fields": line.fields,
     }
+
+
+async def _inventory_stream(service: ControllerService) -> AsyncIterator[str]:
+    told: list[dict[str, Any]] | None = None
+    while True:
+        changed = service.changed
+        inventory = status.inventory(service.state)
+        if inventory != told:
+            told = inventory
+            yield f"event: inventory\ndata: {json.dumps(inventory)}\n\n"
+        try:
+            await asyncio.wait_for(changed.wait(), KEEP_ALIVE_SECONDS)
+        except asyncio.TimeoutError:
+            yield ": nothing new\n\n"  # a reader that is gone is noticed by writing to it
 
 
 async def _after(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

@@ -6,7 +6,7 @@ from motor_rpc import control_pb2 as pb
 
 from controller.core import actions as a
 from controller.core import events as e
-from controller.core.model import MemberReport, MemberState, NodeOffer, Placement, SlotKey
+from controller.core.model import Liveness, MemberReport, MemberState, NodeOffer, Placement, SlotKey
 from engine_launch.command import build_command
 from engine_launch.model import Assignment, EngineSpec, Role
 
@@ -74,6 +74,25 @@ def report(message: pb.SlotReport) -> MemberReport:
         master_port=message.master_port,
         api_port=message.api_port,
         dp_rpc_port=message.dp_rpc_port,
+        idle_seconds=message.idle_seconds,
+        devices_busy=message.devices_busy,
+        liveness=liveness(message.liveness) if message.HasField("liveness") else None,
+    )
+
+
+def liveness(message: pb.Liveness) -> Liveness:
+    return Liveness(
+        canary=message.canary or "off",
+        canary_detail=message.canary_detail,
+        canary_running=message.canary_running_seconds,
+        canary_failures=message.canary_failures,
+        progress=message.progress_seconds,
+        devices=message.devices or "unknown",
+        devices_detail=message.devices_detail,
+        devices_since=message.devices_seconds,
+        flat_samples=message.flat_samples,
+        warning=message.warning,
+        warning_age=message.warning_seconds,
     )
 
 
@@ -105,6 +124,7 @@ def event(body: pb.NodeMessage, session: str, node_id: str, now: float, nonce: s
             items,
             r.model_digest,
             r.engine_version,
+            r.driver_version,
             tuple(r.taken_ports),
         )
     if kind == "command_refused":

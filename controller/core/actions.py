@@ -67,6 +67,19 @@ class OperatorAnswer(Action):
 
 
 @dataclass(frozen=True)
+class AskProofOfLife(Action):
+    """Send one canary to an API server by a path that does not need its own node's stream; answered by ProofOfLife."""
+
+    scope_id: str
+    slot: SlotKey  # the API server's
+    generation: int
+    host: str
+    port: int
+    via_node: str  # a connected member's node; "" = the controller itself
+    deadline: float  # seconds
+
+
+@dataclass(frozen=True)
 class MemberCommand(Action):
     """A command about one slot's engine, to the node that fills the slot."""
 

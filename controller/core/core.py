@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable
 
-from controller.core import adoption, assembly, membership, operator, starting, stopping
+from controller.core import adoption, assembly, liveness, membership, operator, stage_limits, starting, stopping
 from controller.core.actions import Action, StoreRecord
 from controller.core.events import (
     CommandRefused,
@@ -16,6 +16,7 @@ from controller.core.events import (
     NodeRegistered,
     OperatorOrdered,
     PrepareReported,
+    ProofOfLife,
     RecordNotStored,
     RecordStored,
 )
@@ -65,6 +66,8 @@ class Core:
                 starting.record_stored(s, event)
             case RecordNotStored():
                 starting.record_not_stored(s, event)
+            case ProofOfLife():
+                liveness.proof_of_life(s, event)
             case OperatorOrdered():
                 operator.ordered(s, event)
             case DeadlinePassed():
@@ -118,6 +121,12 @@ class Core:
         elif kind == "unreachable":
             adoption.recovery_overdue(s, scope)
             membership.unreachable_in_start(s, scope)
+        elif kind == "stage":
+            stage_limits.check(s, scope)
+        elif kind == "hang":
+            liveness.check_hang(s, scope)
+        elif kind == "alive":
+            liveness.ask_proof(s, scope)
         elif kind == "stop" and scope.phase is Phase.STOPPING:
             stopping.resend_stops(s, scope)
         elif kind == "proof":

@@ -65,6 +65,7 @@ class PrepareReported(Event):
     items: tuple[PrepareItem, ...] = ()
     model_digest: str = ""
     engine_version: str = ""
+    driver_version: str = ""
     taken_ports: tuple[int, ...] = ()  # held by something that is not ours
 
     def only_ports(self) -> bool:
@@ -106,6 +107,17 @@ class RecordNotStored(Event):
     scope_id: str
     generation: int
     error: str
+
+
+@dataclass(frozen=True)
+class ProofOfLife(Event):
+    """The answer to AskProofOfLife: whether the API server answered a canary."""
+
+    scope_id: str
+    generation: int
+    slot: SlotKey
+    alive: bool
+    detail: str
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from controller.core import adoption, assembly, placement, starting, stopping
+from controller.core import adoption, assembly, liveness, placement, stage_limits, starting, stopping
 from controller.core.actions import AcceptNode, CloseSession, RefuseNode
 from controller.core.events import MemberReported, NodeDisconnected, NodeRegistered
 from controller.core.model import ENDED, MemberReport, MemberState, SlotKey
@@ -92,6 +92,7 @@ def _admit(s: CoreState, event: NodeRegistered) -> NodeState:
         if rebooted:
             node.foreign.clear()
             node.stale.clear()
+            node.quarantined.clear()
         s.say(f"node {offer.node_id}", "returned", f"node {offer.node_id} is back from {offer.address}")
     s.sessions[event.session] = offer.node_id
     s.note_room(node)
@@ -194,6 +195,8 @@ def _take_current(s: CoreState, node: NodeState, scope: ScopeState, report: Memb
         stopping.member_ended(s, scope, report.slot, node.offer.node_id, report)
     elif scope.phase in (Phase.STARTING, Phase.READY):
         starting.member_running(s, scope, member)
+        stage_limits.check(s, scope, member)
+        liveness.check_hang(s, scope, member)
     elif scope.phase in OVER and report.state is not MemberState.STOPPING:
         assembly.clean_stale(s, node, report.slot, report.generation, "its generation is over")
 
@@ -226,7 +229,9 @@ def node_disconnected(s: CoreState, event: NodeDisconnected) -> None:
             continue
         scope.away.add(slot)
         assembly.update_completeness(s, scope)
-        if scope.phase is Phase.STARTING:
+        if scope.phase is Phase.READY:
+            s.arm(s.now + timers.node_timeout, "alive", f"{scope.scope_id}#{scope.generation}")
+        elif scope.phase is Phase.STARTING:
             s.arm(s.now + timers.start_unreachable_grace, "unreachable", f"{scope.scope_id}#{scope.generation}")
         elif scope.phase is Phase.STOPPING:
             stopping.arm_proof_of_death(s, scope)

@@ -49,6 +49,18 @@ class Scope(str, Enum):
 
 
 @dataclass(frozen=True)
+class HangSettings:
+    """When a silent engine counts as hung; seconds. The names of the peers' settings are kept in deploy.json."""
+
+    canary: bool = True
+    canary_deadline: float = 30.0  # a one-token request later than this is late
+    max_failure_count: int = 6  # flat samples in a row of one rank while the canary is late
+    collective_deadlock_after: float = 300.0  # all ranks busy without memory traffic for so long
+    hang_after_unknown: float = 300.0  # no telemetry and no progress for so long
+    enforce: bool = True  # False: verdicts are only logged
+
+
+@dataclass(frozen=True)
 class InstancePlan:
     """One instance: `dp_size` groups of `nnodes` slots."""
 
@@ -66,6 +78,7 @@ class InstancePlan:
     dp_rpc_ports: PortRange | None  # native translations only
     api_on_every_group: bool = True  # False: native_internal, one API server for the whole instance
     engine_versions: tuple[str, ...] = ()  # version prefixes that fit the profile; empty = any
+    hang: HangSettings = HangSettings()
 
     def slots(self) -> list[SlotKey]:
         return [SlotKey(self.name, g, r) for g in range(self.dp_size) for r in range(self.nnodes)]
@@ -104,6 +117,10 @@ class Timers:
     start_unreachable_grace: float = 300.0
     start_timeout: float = 7200.0
     assemble_timeout: float = 600.0
+    configuration_limit: float = 120.0  # one start-up stage before the rendezvous
+    rendezvous_limit: float = 300.0  # waiting for the other ranks
+    load_idle_limit: float = 600.0  # loading without a log line, read or write
+    self_fence: float = 0.0  # nodes stop engines when they heard no controller for so long; 0 = never
 
 
 @dataclass(frozen=True)
@@ -167,6 +184,23 @@ RUNNING = frozenset({MemberState.STARTING, MemberState.LOADING, MemberState.READ
 
 
 @dataclass(frozen=True)
+class Liveness:
+    """What a node knows of a running engine's life. Ages are in seconds before the report."""
+
+    canary: str = "off"  # off | waiting | ok | late
+    canary_detail: str = ""
+    canary_running: float = 0.0  # late: since the unanswered canary was sent
+    canary_failures: int = 0
+    progress: float = -1.0  # since the last sign of progress; -1 = never seen
+    devices: str = "unknown"  # unknown | flat | busy | busy_without_memory
+    devices_detail: str = ""
+    devices_since: float = 0.0
+    flat_samples: int = 0
+    warning: str = ""
+    warning_age: float = 0.0
+
+
+@dataclass(frozen=True)
 class MemberReport:
     """One slot's engine as a node sees it; a holding when it comes with a registration."""
 
@@ -193,6 +227,9 @@ class MemberReport:
     master_port: int = 0
     api_port: int = 0
     dp_rpc_port: int = 0
+    idle_seconds: float = 0.0  # while loading: since the last log line, read or write
+    devices_busy: bool = False  # stopped, but its device memory is not free
+    liveness: Liveness | None = None
 
 
 @dataclass(frozen=True)

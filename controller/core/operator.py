@@ -96,11 +96,14 @@ def cordon(s: CoreState, event: OperatorOrdered) -> str:
 
 
 def uncordon(s: CoreState, event: OperatorOrdered) -> str:
-    if event.target not in s.operator.cordoned:
+    node = s.nodes.get(event.target)
+    if event.target not in s.operator.cordoned and not (node and node.quarantined):
         raise Refused(f"node {event.target} is not cordoned")
+    if node is not None:
+        node.quarantined.clear()
     _keep(s, replace(s.operator, cordoned=s.operator.cordoned - {event.target}))
-    if event.target in s.nodes:
-        assembly.node_has_room(s, s.nodes[event.target])
+    if node is not None:
+        assembly.node_has_room(s, node)
     return f"node {event.target} may fill slots again"
 
 

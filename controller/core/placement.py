@@ -68,6 +68,8 @@ def in_the_way(s: CoreState, node: NodeState, scope: ScopeState, slot: SlotKey) 
         return "is cordoned"
     if node.stale or node.foreign:
         return "still holds an engine of another generation"
+    if slot in node.quarantined:
+        return "is quarantined for it: " + node.quarantined[slot]
     if refused_now(node, slot, s.now):
         return "refused it: " + node.refusals[slot].reason
     if len(node.offer.devices) - len(node.leases) < scope.plan.devices_per_slot:

@@ -68,6 +68,7 @@ def prepare_reported(s: CoreState, event: PrepareReported) -> None:
     member = scope.members[event.slot]
     if member.node_id != event.node_id:
         return
+    member.found = (event.model_digest, event.engine_version, event.driver_version)
     if not event.ok and event.only_ports():
         replan_ports(s, scope, member, event)
     elif not event.ok:
@@ -80,8 +81,25 @@ def member_prepared(s: CoreState, scope: ScopeState, member: Member) -> None:
     member.prepared = True
     scope.unprepared.discard(member.slot)
     s.say(str(member.slot), "prepared", f"node {member.node_id} is prepared")
-    if not scope.unprepared:
+    if scope.unprepared:
+        return
+    odd = unlike_their_master(scope)
+    if odd:
+        refuse(s, scope, odd)
+    else:
         start(s, scope)
+
+
+def unlike_their_master(scope: ScopeState) -> dict[SlotKey, str]:
+    """Members whose model, engine or driver differs from their group's node_rank 0: nothing in the engine would say
+    so, it would hang or compute nonsense."""
+    odd: dict[SlotKey, str] = {}
+    for slot, member in scope.members.items():
+        master = scope.members[SlotKey(slot.instance, slot.dp_rank, 0)]
+        for what, mine, its in zip(("model files", "engine", "driver"), member.found, master.found, strict=True):
+            if mine and its and mine != its:
+                odd[slot] = f"node {member.node_id} has {what} {mine}, node {master.node_id} (node_rank 0) has {its}"
+    return odd
 
 
 def start(s: CoreState, scope: ScopeState) -> None:

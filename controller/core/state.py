@@ -76,6 +76,7 @@ class NodeState:
     refusals: dict[SlotKey, Refusal] = field(default_factory=dict)
     foreign: dict[SlotKey, MemberReport] = field(default_factory=dict)  # engines nobody here has asked for
     stale: dict[SlotKey, int] = field(default_factory=dict)  # generations being cleaned off this node
+    quarantined: dict[SlotKey, str] = field(default_factory=dict)  # devices that did not become free, and why
     declared_lost: bool = False  # an operator has said that nothing runs there any more
     told: tuple[str, str, tuple[SlotKey, ...]] | None = None  # the placement it was told last
 
@@ -97,6 +98,7 @@ class Member:
     vacant_since: float = 0.0
     placement: Placement | None = None  # fixed by the generation's record
     prepared: bool = False
+    found: tuple[str, str, str] = ("", "", "")  # model digest, engine version, driver version, as prepare found them
     report: MemberReport | None = None
     reported_at: float = 0.0
     group_ready_told: bool = False
@@ -121,6 +123,16 @@ class Evidence:
     exit_code: int | None = None
     exit_signal: int | None = None
     last_log_lines: tuple[str, ...] = ()
+
+
+@dataclass
+class ProofState:
+    """What is known of an API server whose gang has a member out of sight."""
+
+    asked_at: float
+    alive_at: float | None = None  # last proof
+    failing_since: float | None = None
+    detail: str = ""
 
 
 @dataclass
@@ -155,6 +167,7 @@ class ScopeState:
     verdict: Evidence | None = None  # a failure found while paused
     claims: dict[SlotKey, tuple[str, MemberReport]] = field(default_factory=dict)  # holdings without a record
     adopted_run_ids: tuple[str, ...] = ()
+    proof: dict[SlotKey, ProofState] = field(default_factory=dict)  # API servers that are asked by another path
 
     @property
     def restarts(self) -> int:

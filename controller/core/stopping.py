@@ -118,6 +118,15 @@ def arm_proof_of_death(s: CoreState, scope: ScopeState) -> None:
         if node is not None and node.unreachable_since is not None:
             when = node.unreachable_since + s.plan.timers.node_timeout
             s.arm(max(when, s.now), "proof", f"{scope.scope_id}#{scope.generation}")
+            if s.plan.timers.self_fence:
+                when = node.unreachable_since + fenced_after(s)
+                s.arm(max(when, s.now), "proof", f"{scope.scope_id}#{scope.generation}")
+
+
+def fenced_after(s: CoreState) -> float:
+    """A node out of sight for this long has stopped its engines by itself (self_fence), the stop's grace included."""
+    timers = s.plan.timers
+    return timers.self_fence + timers.stop_grace + timers.node_timeout
 
 
 def check_stopped(s: CoreState, scope: ScopeState) -> None:
@@ -133,9 +142,10 @@ def check_stopped(s: CoreState, scope: ScopeState) -> None:
             continue
         if node.connected or node.unreachable_since is None:
             return
-        if node.declared_lost:
+        away = s.now - node.unreachable_since
+        if node.declared_lost or (s.plan.timers.self_fence and away >= fenced_after(s)):
             proofs += 1
-        elif s.now - node.unreachable_since < s.plan.timers.node_timeout - 1e-6:
+        elif away < s.plan.timers.node_timeout - 1e-6:
             return
         silent.append(slot)
     if silent and proofs == 0:
@@ -251,6 +261,8 @@ def member_ended(s: CoreState, scope: ScopeState, slot: SlotKey, node_id: str, r
     """An engine of the current generation has ended."""
     if scope.phase is Phase.STOPPING:
         if report.state is MemberState.STOPPED:
+            if report.devices_busy:
+                quarantine(s, scope, slot, node_id, report.reason)
             member_stopped(s, scope, slot)
         elif slot not in scope.stop_told:
             send_stop(s, scope, slot)  # it ended by itself before its turn; only `stopped` says nothing is left
@@ -259,6 +271,15 @@ def member_ended(s: CoreState, scope: ScopeState, slot: SlotKey, node_id: str, r
         # any exit that was not asked for is a failure, exit code 0 too: a headless vLLM process exits 0
         # five seconds after its worker was killed
         fail(s, scope, slot, node_id, _ending(report), report)
+
+
+def quarantine(s: CoreState, scope: ScopeState, slot: SlotKey, node_id: str, reason: str) -> None:
+    """Its processes are gone and its devices are not free: another node takes the slot, somebody has to look."""
+    node = s.nodes.get(node_id)
+    if node is not None:
+        node.quarantined[slot] = reason or "devices not free after the stop"
+        scope.leaving.add(node_id)
+        s.say(f"node {node_id}", "quarantined", f"for {slot}: {node.quarantined[slot]}; see `motorctl uncordon`")
 
 
 def verdict_after_pause(s: CoreState, scope: ScopeState) -> None:

@@ -145,3 +145,18 @@ def test_roles_and_spares(deploy: Callable[..., Deployment]) -> None:
     assert placed == {"prefill-0/0/0": "n2", "prefill-0/0/1": "n3", "decode-0/0/0": "n1"}
     assert d.node_states()["n4"] == "spare"
     assert {e["role"] for e in d.get("/v1/instances")} == {"prefill", "decode"}
+
+
+def test_inventory_stream_follows_the_gang(deploy: Callable[..., Deployment]) -> None:
+    d = deploy({"motor_engine_union_config": engine_section()})
+    d.start_controller()
+    with httpx.stream("GET", d.url + "/v1/instances/stream", timeout=40.0, trust_env=False) as stream:
+        told = (json.loads(line[6:]) for line in stream.iter_lines() if line.startswith("data: "))
+        assert next(told) == []
+        d.start_nodes(2)
+        (endpoint,) = next(told)
+        assert endpoint["node_id"] == "n1"
+        os.kill(d.members()["union-0/0/1"]["pid"], signal.SIGKILL)
+        assert next(told) == [], "out of it at once, not after a timeout"
+        (again,) = next(told)
+        assert again["generation"] == endpoint["generation"] + 1

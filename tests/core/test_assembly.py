@@ -236,3 +236,69 @@ def test_assembly_timeout_is_said_once_and_names_the_missing() -> None:
     cluster.advance(60.0)
     lines = [line for line in cluster.core.state.story if line.code == "assemble_timeout"]
     assert [line.sentence for line in lines] == ["1 slots missing for 100 s: prefill-0/0/1"]
+
+
+def test_member_out_of_sight_and_really_dead_means_a_restart_with_a_spare() -> None:
+    cluster = Cluster(deployment(instance(dp=1, nnodes=2)))
+    bring_up(cluster, 3)
+    cluster.nodes["n2"].reboot()  # power lost: its engine is gone and nobody reports it
+    cluster.miss_heartbeats()
+    cluster.advance(5.0)
+    assert phases(cluster) == {Phase.READY}
+    cluster.advance(120.0)
+    cluster.settle()
+    assert phases(cluster) == {Phase.READY}
+    assert {m.node_id for m in cluster.core.state.scopes["prefill-0/0"].members.values()} == {"n1", "n3"}
+    assert "no proof of life" in next(e.sentence for e in cluster.core.state.story if e.code == "failed")
+
+
+def test_nobody_in_sight_is_no_reason_to_do_anything() -> None:
+    cluster = Cluster(deployment(instance(dp=1, nnodes=2)))
+    bring_up(cluster, 2)
+    for node in cluster.nodes.values():
+        cluster.disconnect(node)
+    cluster.advance(7200.0)
+    for node in cluster.nodes.values():
+        cluster.connect(node)
+    cluster.settle()
+    assert phases(cluster) == {Phase.READY}
+    assert all(len(node.starts) == 1 for node in cluster.nodes.values())
+
+
+def test_self_fence_is_proof_once_it_has_run_out() -> None:
+    cluster = Cluster(deployment(instance(dp=1, nnodes=2), self_fence=120.0))
+    bring_up(cluster, 4)
+    cluster.order("restart", "prefill-0")  # nobody will confirm the stop
+    for name in ("n1", "n2"):
+        cluster.nodes[name].reboot()
+    cluster.miss_heartbeats()
+    cluster.advance(100.0)
+    assert phases(cluster) == {Phase.STOPPING}
+    cluster.advance(100.0)
+    cluster.settle()
+    assert phases(cluster) == {Phase.READY}
+    assert {m.node_id for m in cluster.core.state.scopes["prefill-0/0"].members.values()} == {"n3", "n4"}
+
+
+def test_node_whose_devices_stay_busy_is_quarantined_and_a_spare_takes_the_slot() -> None:
+    cluster = Cluster(deployment(instance(dp=1, nnodes=2)))
+    bring_up(cluster, 3)
+    cluster.nodes["n2"].devices_stay_busy = True
+    cluster.nodes["n1"].crash(cluster.nodes["n1"].starts[-1].slot)
+    cluster.settle()
+    assert phases(cluster) == {Phase.READY}
+    assert {m.node_id for m in cluster.core.state.scopes["prefill-0/0"].members.values()} == {"n1", "n3"}
+    assert "quarantined" in {line.code for line in cluster.core.state.story}
+
+
+def test_member_with_other_model_files_is_refused() -> None:
+    cluster = Cluster(deployment(instance(dp=1, nnodes=2)))
+    cluster.connect(cluster.add_node(offer(1)))
+    odd = cluster.add_node(offer(2))
+    odd.model_digest = "other"
+    cluster.connect(odd)
+    cluster.connect(cluster.add_node(offer(3)))
+    cluster.settle()
+    assert phases(cluster) == {Phase.READY}
+    assert not odd.starts
+    assert "has model files other" in " ".join(line.sentence for line in cluster.core.state.story)

@@ -1,0 +1,169 @@
+"""Is a ready gang still computing? The verdict on hangs, and proof of life when a member is out of sight.
+
+`/health` stays 200 when a follower is frozen, and the engine's counters stand still although a request is in flight:
+counters are a positive sign of life only. The canary, a one-token request with our own deadline, finds the hang; device
+activity says which rank it is, and that a gang that is merely busy is left alone.
+"""
+
+from __future__ import annotations
+
+from controller.core import stopping
+from controller.core.actions import AskProofOfLife
+from controller.core.events import ProofOfLife
+from controller.core.model import Liveness, MemberState, SlotKey
+from controller.core.starting import dependants
+from controller.core.state import CoreState, Member, Phase, ProofState, ScopeState
+
+
+def check_hang(s: CoreState, scope: ScopeState, reported: Member | None = None) -> None:
+    """Judge every API server's gang whose canary is late. `reported` limits the look to that member's gang."""
+    if scope.phase is not Phase.READY or not scope.plan.hang.canary:
+        return
+    for master in scope.members.values():
+        if not scope.plan.has_api(master.slot):
+            continue
+        gang = [master, *(scope.members[slot] for slot in dependants(scope, master.slot))]
+        if reported is not None and reported not in gang:
+            continue
+        life = _life(master)
+        if life is None or life.canary != "late":
+            before = s.last_line.get(str(master.slot))
+            if life is not None and life.canary == "ok" and before is not None and before.code == "canary_late":
+                s.say(str(master.slot), "canary_answered", "the engine answers again")
+            continue
+        late = life.canary_running + s.now - master.reported_at
+        s.say(str(master.slot), "canary_late", "a one-token request is not answered; the gang is being judged")
+        suspect, reason, look_again = judge(s, scope, gang, late)
+        if reason:
+            _verdict(s, scope, suspect, reason)
+            return
+        if look_again is not None:
+            s.arm(s.now + look_again, "hang", f"{scope.scope_id}#{scope.generation}")
+
+
+def judge(s: CoreState, scope: ScopeState, gang: list[Member], late: float) -> tuple[Member, str, float | None]:
+    """(suspect, reason or "", seconds until it is worth looking again or None). The canary of `gang[0]` is late."""
+    hang, master = scope.plan.hang, gang[0]
+    states = [(member, _life(member) or Liveness(), s.now - member.reported_at) for member in gang]
+    states = [(m, life if _in_sight(s, m) else Liveness(), age) for m, life, age in states]
+    for member, life, _ in states:
+        if life.devices == "flat" and life.flat_samples >= hang.max_failure_count:
+            where = f"rank {member.slot.node_rank} on {member.node_id}"
+            return member, f"hung: the canary is late by {late:.0f} s and {where} is flat ({life.devices_detail})", None
+    kinds = {life.devices for _, life, _ in states}
+    if kinds == {"busy_without_memory"}:
+        spent = min(life.devices_since + age for _, life, age in states)
+        if spent >= hang.collective_deadlock_after - 1e-6:
+            reason = (
+                f"hung: the canary is late by {late:.0f} s and all ranks spin without memory traffic for {spent:.0f} s"
+            )
+            return master, reason, None
+        return master, "", hang.collective_deadlock_after - spent
+    if "busy" in kinds or "flat" in kinds:
+        return master, "", None  # a long step, or strikes still being counted: the next report says more
+    life = _life(master) or Liveness()
+    still = late if life.progress < 0 else life.progress + s.now - master.reported_at
+    if still >= hang.hang_after_unknown - 1e-6:
+        unknown = next((m for m, life, _ in states if life.devices == "unknown"), master)
+        why = (_life(unknown) or Liveness()).devices_detail or "no telemetry"
+        return (
+            master,
+            f"hung: no progress for {still:.0f} s, the canary is late by {late:.0f} s; devices unknown ({why})",
+            None,
+        )
+    return master, "", hang.hang_after_unknown - still
+
+
+def _verdict(s: CoreState, scope: ScopeState, suspect: Member, reason: str) -> None:
+    if not scope.plan.hang.enforce:
+        s.say(str(suspect.slot), "hang_log_only", f"{reason}; hang_verdict is 'log': nothing is done about it")
+        return
+    stopping.fail(s, scope, suspect.slot, suspect.node_id or "", reason, None, "group")
+
+
+def _life(member: Member) -> Liveness | None:
+    return member.report.liveness if member.report is not None else None
+
+
+def _in_sight(s: CoreState, member: Member) -> bool:
+    node = s.node_of(member.slot)
+    return node is not None and node.connected
+
+
+# -- proof of life by another path (rule 7) -----------------------------------------------------
+
+
+def ask_proof(s: CoreState, scope: ScopeState) -> None:
+    """A ready gang has a member out of sight: ask its API server through somebody who is in sight, again and again."""
+    if scope.phase is not Phase.READY or not scope.away:
+        scope.proof = {}
+        return
+    deadline = scope.plan.hang.canary_deadline
+    for master in scope.members.values():
+        if not scope.plan.has_api(master.slot) or master.placement is None or not master.placement.api_port:
+            continue
+        gang = [master.slot, *dependants(scope, master.slot)]
+        if scope.away.isdisjoint(gang):
+            scope.proof.pop(master.slot, None)
+            continue
+        in_sight = [slot for slot in gang if slot not in scope.away]
+        via = scope.members[in_sight[0]].node_id or "" if in_sight else ""
+        scope.proof.setdefault(master.slot, ProofState(s.now)).asked_at = s.now
+        s.emit(
+            AskProofOfLife(
+                scope.scope_id,
+                master.slot,
+                scope.generation,
+                master.placement.address,
+                master.placement.api_port,
+                via,
+                deadline,
+            )
+        )
+    s.arm(s.now + deadline, "alive", f"{scope.scope_id}#{scope.generation}")
+
+
+def proof_of_life(s: CoreState, event: ProofOfLife) -> None:
+    """Silent but serving stays up. Without proof for node timeout + canary deadline the gang is failed, provided
+    somebody of it is in sight: with nobody in sight it may well be us who are cut off."""
+    scope = s.scopes.get(event.scope_id)
+    if scope is None or scope.phase is not Phase.READY or scope.generation != event.generation:
+        return
+    proof = scope.proof.get(event.slot)
+    if proof is None:
+        return
+    proof.detail = event.detail
+    silent = ", ".join(f"{slot} on {scope.members[slot].node_id}" for slot in sorted(scope.away))
+    if event.alive:
+        proof.alive_at, proof.failing_since = s.now, None
+        s.say(scope.scope_id, "silent_but_serving", f"out of sight: {silent}; the engine serves ({event.detail})")
+        return
+    if proof.failing_since is None:
+        proof.failing_since = proof.asked_at
+    gang = [event.slot, *dependants(scope, event.slot)]
+    without = s.now - proof.failing_since
+    if all(slot in scope.away for slot in gang):
+        s.say(
+            scope.scope_id,
+            "no_one_in_sight",
+            f"out of sight: {silent}; no proof of life ({event.detail}); nothing is done",
+        )
+        return
+    s.say(scope.scope_id, "no_proof_of_life", f"out of sight: {silent}; no proof of life: {event.detail}")
+    limit = s.plan.timers.node_timeout + scope.plan.hang.canary_deadline
+    if without >= limit - 1e-6:
+        suspect = min(slot for slot in gang if slot in scope.away)
+        node_id = scope.members[suspect].node_id or ""
+        reason = f"node {node_id} is out of sight and there was no proof of life for {without:.0f} s: {event.detail}"
+        stopping.fail(s, scope, suspect, node_id, reason, None)
+
+
+def early_sign(life: Liveness | None, state: MemberState) -> str:
+    """A warning of the engine's own log, for status."""
+    return life.warning if life is not None and life.warning and state is MemberState.READY else ""
+
+
+def canary_of(scope: ScopeState, slot: SlotKey) -> str:
+    """What the canary of a slot's gang says; for status."""
+    life = _life(scope.members[slot])
+    return life.canary if life is not None else "off"
