@@ -33,6 +33,11 @@ class SimulatedNode:
     devices_stay_busy: bool = False
     model_digest: str = "digest"
     starts: list[a.SendStart] = field(default_factory=list)
+    # messages that have an arrival time, and the last one: a stream keeps its order
+    underway_in: int = 0
+    underway_out: int = 0
+    arrival_in: float = 0.0
+    arrival_out: float = 0.0
 
     def holdings(self) -> tuple[MemberReport, ...]:
         return tuple(engine.report for engine in self.engines.values())
@@ -97,7 +102,10 @@ class SimulatedNode:
         if engine is not None and engine.report.generation > command.generation:
             return
         self.stopped[command.slot] = max(command.generation, self.stopped.get(command.slot, 0))
-        if engine is None:
+        if engine is None or engine.report.generation < command.generation:
+            if engine is not None:  # an older one ends as well, and both are confirmed
+                engine.report = replace(engine.report, state=MemberState.STOPPED)
+                self.say("report", engine.report)
             gone = MemberReport(command.slot, command.generation, 0, "", "", MemberState.STOPPED)
             self.say("report", gone)
             return
@@ -144,6 +152,8 @@ class SimulatedNode:
         self.session = None
         self.inbox.clear()
         self.outbox.clear()
+        self.underway_in = self.underway_out = 0
+        self.arrival_in = self.arrival_out = 0.0
 
     def say(self, kind: str, content: object) -> None:
         if self.session is not None:

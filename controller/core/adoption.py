@@ -84,6 +84,13 @@ def member_seen(s: CoreState, scope: ScopeState, slot: SlotKey) -> None:
             starting.send_start(s, scope, other)
     if all(member.report is not None for member in scope.members.values()):
         scope.recovered = False
+        watch_start(s, scope)
+
+
+def watch_start(s: CoreState, scope: ScopeState) -> None:
+    """A gang that an earlier controller started is in this one's care: its start has limits again."""
+    s.arm(s.now, "stage", f"{scope.scope_id}#{scope.generation}")
+    s.arm(s.now + s.plan.timers.start_timeout, "start", f"{scope.scope_id}#{scope.generation}")
 
 
 def member_without_holding(s: CoreState, scope: ScopeState, slot: SlotKey) -> None:
@@ -124,6 +131,8 @@ def claim(s: CoreState, scope: ScopeState, node: NodeState, report: MemberReport
         assembly.node_has_room(s, node)
         return
     foreign(s, node, report, "no record of it; adopted when its whole gang is seen")
+    if scope.record is not None and report.generation <= scope.generation:
+        return  # our own record is newer: this is somebody's left-over
     holder = scope.claims.get(report.slot)
     if holder is None or holder[1].generation <= report.generation:
         scope.claims[report.slot] = (node.offer.node_id, report)
@@ -202,6 +211,7 @@ def _adopt(s: CoreState, scope: ScopeState) -> None:
         member = scope.members[slot]
         member.report, member.reported_at = report, s.now
         starting.member_running(s, scope, member)
+    watch_start(s, scope)
     assembly.update_completeness(s, scope)
     for other in s.instances[scope.plan.name].scopes.values():
         assembly.try_start(s, other)  # the instance's first start has happened: rule 1 asks for their slots only

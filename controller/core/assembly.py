@@ -28,7 +28,7 @@ def update_completeness(s: CoreState, scope: ScopeState) -> None:
 
 def node_has_room(s: CoreState, node: NodeState) -> None:
     """A node came, came back, or has devices free again: let it fill slots, start what is complete, tell it."""
-    if node.connected and not node.stale and not node.foreign:
+    if node.connected and node.looked_at and not node.stale and not node.foreign:
         touched = placement.fill_from_node(s, node)
         for scope in touched:
             update_completeness(s, scope)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from controller.core.model import MemberState, SlotKey
 from controller.core.state import CoreState, Phase, ScopeState
 
@@ -12,27 +14,33 @@ class InvariantViolation(AssertionError):
 
 def check(s: CoreState) -> None:
     """Raise InvariantViolation for the first rule that does not hold. Costs a walk over everything."""
-    for scope in s.scopes.values():
+    check_scopes(s, s.scopes)
+    _check_leases(s, s.nodes)
+
+
+def check_scopes(s: CoreState, scope_ids: Iterable[str]) -> None:
+    """The same for some scopes and the nodes in them: what one event has touched."""
+    for scope_id in scope_ids:
+        scope = s.scopes[scope_id]
         _check_scope(s, scope)
-    _check_leases(s)
-    for instance in s.instances.values():
-        for scope in instance.scopes.values():
-            incomplete = bool(scope.vacant or scope.away)
-            _hold(
-                incomplete == (scope.scope_id in instance.incomplete),
-                1, f"{scope.scope_id}: vacant {scope.vacant}, away {scope.away}, counted {instance.incomplete}",
-            )  # fmt: skip
-            _hold(
-                scope.generation <= instance.generation,
-                4,
-                f"{scope.scope_id} is above its instance's counter",
-            )
-            started = scope.record is not None and scope.phase not in (Phase.ASSEMBLING, Phase.FAILED)
-            _hold(
-                not started or instance.started,
-                1,
-                f"{scope.scope_id} started before its instance was complete",
-            )
+        _check_leases(s, {m.node_id for m in scope.members.values() if m.node_id is not None})
+        instance = s.instances[scope.plan.name]
+        incomplete = bool(scope.vacant or scope.away)
+        _hold(
+            incomplete == (scope.scope_id in instance.incomplete),
+            1, f"{scope.scope_id}: vacant {scope.vacant}, away {scope.away}, counted {instance.incomplete}",
+        )  # fmt: skip
+        _hold(
+            scope.generation <= instance.generation,
+            4,
+            f"{scope.scope_id} is above its instance's counter",
+        )
+        started = scope.record is not None and scope.phase not in (Phase.ASSEMBLING, Phase.FAILED)
+        _hold(
+            not started or instance.started,
+            1,
+            f"{scope.scope_id} started before its instance was complete",
+        )
 
 
 def _check_scope(s: CoreState, scope: ScopeState) -> None:
@@ -78,8 +86,9 @@ def _check_world(scope: ScopeState) -> None:
     _hold(all(len(world) == 1 for world in worlds.values()), 4, f"{scope.scope_id}: worlds {worlds}")
 
 
-def _check_leases(s: CoreState) -> None:
-    for node_id, node in s.nodes.items():
+def _check_leases(s: CoreState, node_ids: Iterable[str]) -> None:
+    for node_id in node_ids:
+        node = s.nodes[node_id]
         for name, slot in node.leases.items():
             scope = s.scope_of(slot)
             _hold(

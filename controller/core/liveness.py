@@ -11,13 +11,14 @@ from controller.core import stopping
 from controller.core.actions import AskProofOfLife
 from controller.core.events import ProofOfLife
 from controller.core.model import Liveness, MemberState, SlotKey
-from controller.core.starting import dependants
+from controller.core.starting import dependants, settle_readiness
 from controller.core.state import CoreState, Member, Phase, ProofState, ScopeState
 
 
 def check_hang(s: CoreState, scope: ScopeState, reported: Member | None = None) -> None:
     """Judge every API server's gang whose canary is late. `reported` limits the look to that member's gang."""
-    if scope.phase is not Phase.READY or not scope.plan.hang.canary:
+    noted = scope.phase is Phase.STARTING and scope.verdict is not None  # in a pause
+    if not (scope.phase is Phase.READY or noted) or not scope.plan.hang.canary:
         return
     for master in scope.members.values():
         if not scope.plan.has_api(master.slot):
@@ -30,6 +31,9 @@ def check_hang(s: CoreState, scope: ScopeState, reported: Member | None = None) 
             before = s.last_line.get(str(master.slot))
             if life is not None and life.canary == "ok" and before is not None and before.code == "canary_late":
                 s.say(str(master.slot), "canary_answered", "the engine answers again")
+                if scope.verdict is not None and scope.verdict.failure_class == "group":  # noted in a pause
+                    scope.verdict = None
+                    settle_readiness(s, scope, master)
             continue
         late = life.canary_running + s.now - master.reported_at
         s.say(str(master.slot), "canary_late", "a one-token request is not answered; the gang is being judged")
@@ -78,7 +82,7 @@ def _verdict(s: CoreState, scope: ScopeState, suspect: Member, reason: str) -> N
     if not scope.plan.hang.enforce:
         s.say(str(suspect.slot), "hang_log_only", f"{reason}; hang_verdict is 'log': nothing is done about it")
         return
-    stopping.fail(s, scope, suspect.slot, suspect.node_id or "", reason, None, "group")
+    stopping.fail(s, scope, suspect.slot, suspect.node_id or "", reason, None, "group", final=False)
 
 
 def _life(member: Member) -> Liveness | None:
@@ -130,8 +134,9 @@ def proof_of_life(s: CoreState, event: ProofOfLife) -> None:
     if scope is None or scope.phase is not Phase.READY or scope.generation != event.generation:
         return
     proof = scope.proof.get(event.slot)
-    if proof is None:
-        return
+    gang = [event.slot, *dependants(scope, event.slot)]
+    if proof is None or scope.away.isdisjoint(gang):
+        return  # everybody is back in sight
     proof.detail = event.detail
     silent = ", ".join(f"{slot} on {scope.members[slot].node_id}" for slot in sorted(scope.away))
     if event.alive:
@@ -140,7 +145,6 @@ def proof_of_life(s: CoreState, event: ProofOfLife) -> None:
         return
     if proof.failing_since is None:
         proof.failing_since = proof.asked_at
-    gang = [event.slot, *dependants(scope, event.slot)]
     without = s.now - proof.failing_since
     if all(slot in scope.away for slot in gang):
         s.say(
@@ -155,7 +159,7 @@ def proof_of_life(s: CoreState, event: ProofOfLife) -> None:
         suspect = min(slot for slot in gang if slot in scope.away)
         node_id = scope.members[suspect].node_id or ""
         reason = f"node {node_id} is out of sight and there was no proof of life for {without:.0f} s: {event.detail}"
-        stopping.fail(s, scope, suspect, node_id, reason, None)
+        stopping.fail(s, scope, suspect, node_id, reason, None, final=False)
 
 
 def early_sign(life: Liveness | None, state: MemberState) -> str:

@@ -24,7 +24,9 @@ def node_registered(s: CoreState, event: NodeRegistered) -> None:
         instance = s.instances.get(slot.instance)
         if instance is not None:  # a node would refuse anything older (rule 6)
             instance.generation = max(instance.generation, generation)
+    node.looked_at = False
     _take_holdings(s, node, event.holdings)
+    node.looked_at = True
     assembly.node_has_room(s, node)
     for slot in sorted(node.slots):
         scope = s.scope_of(slot)
@@ -129,7 +131,7 @@ def _take_holdings(s: CoreState, node: NodeState, holdings: tuple[MemberReport, 
             scope.unprepared.discard(slot)
             if not scope.unprepared:
                 starting.start(s, scope)
-        master = scope.members.get(scope.plan.world_master(slot))
+        master = scope.members.get(scope.plan.api_server(slot))
         scope.members[slot].group_ready_told = False
         if master is not None and master.state is MemberState.READY:
             starting.tell_followers(s, scope, master)
@@ -270,5 +272,5 @@ def unreachable_in_start(s: CoreState, scope: ScopeState) -> None:
             continue
         if s.now - node.unreachable_since >= grace - 1e-6:
             reason = f"node {node.offer.node_id} has been unreachable for {grace:.0f} s while the gang starts"
-            stopping.fail(s, scope, slot, node.offer.node_id, reason, None)
+            stopping.fail(s, scope, slot, node.offer.node_id, reason, None, final=False)
             return

@@ -93,6 +93,10 @@ class InstancePlan:
         """The slot whose address is the master address of `slot`'s engine world."""
         return SlotKey(self.name, 0 if self.scope is Scope.INSTANCE else slot.dp_rank, 0)
 
+    def api_server(self, slot: SlotKey) -> SlotKey:
+        """The slot whose API server answers for `slot`."""
+        return SlotKey(self.name, slot.dp_rank if self.api_on_every_group else 0, 0)
+
     def has_api(self, slot: SlotKey) -> bool:
         return slot.node_rank == 0 and (self.api_on_every_group or slot.dp_rank == 0)
 

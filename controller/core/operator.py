@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from controller.core import assembly, placement, stopping
+from controller.core import assembly, placement, starting, stopping
 from controller.core.actions import OperatorAnswer, SendStop, StoreOperatorState
 from controller.core.events import OperatorOrdered
 from controller.core.model import OperatorState
@@ -83,6 +83,7 @@ def resume(s: CoreState, event: OperatorOrdered) -> str:
                 s.emit(SendStop(node.offer.node_id, slot, generation, "failure", "its generation is over", grace))
     for scope in s.scopes.values():
         stopping.verdict_after_pause(s, scope)
+        starting.settle_readiness(s, scope, min(scope.members.values(), key=lambda member: member.slot))
         stopping.retry(s, scope)
         assembly.try_start(s, scope)
     return "resumed"

@@ -66,7 +66,7 @@ def in_the_way(s: CoreState, node: NodeState, scope: ScopeState, slot: SlotKey) 
         return "unreachable"
     if node.offer.node_id in s.operator.cordoned:
         return "is cordoned"
-    if node.stale or node.foreign:
+    if node.stale or node.foreign or not node.looked_at:
         return "still holds an engine of another generation"
     if slot in node.quarantined:
         return "is quarantined for it: " + node.quarantined[slot]

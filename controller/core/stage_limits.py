@@ -52,7 +52,7 @@ def _exceeded(s: CoreState, scope: ScopeState, member: Member, what: str) -> Non
     if behind.slot != member.slot:
         stage = behind.report.stage if behind.report else "no report"
         reason += f"; furthest behind: {behind.slot} on {behind.node_id} ({stage or 'starting'})"
-    stopping.fail(s, scope, behind.slot, behind.node_id or "", reason, behind.report)
+    stopping.fail(s, scope, behind.slot, behind.node_id or "", reason, behind.report, final=False)
 
 
 def _progress(member: Member) -> int:

@@ -205,7 +205,12 @@ def member_running(s: CoreState, scope: ScopeState, member: Member) -> None:
         scope.unready.add(member.slot)
     if scope.plan.has_api(member.slot):
         tell_followers(s, scope, member)
-    if scope.phase is Phase.STARTING and not scope.unready:
+    settle_readiness(s, scope, member)
+
+
+def settle_readiness(s: CoreState, scope: ScopeState, member: Member) -> None:
+    """Ready when every member is, and no failure was noted in a pause; `member` is the one that changed."""
+    if scope.phase is Phase.STARTING and not scope.unready and scope.verdict is None:
         waited = s.now - scope.since
         s.enter(scope, Phase.READY, "ready", f"generation {scope.generation} is ready after {waited:.1f} s")
         if scope.restarts:

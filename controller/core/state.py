@@ -77,6 +77,7 @@ class NodeState:
     foreign: dict[SlotKey, MemberReport] = field(default_factory=dict)  # engines nobody here has asked for
     stale: dict[SlotKey, int] = field(default_factory=dict)  # generations being cleaned off this node
     quarantined: dict[SlotKey, str] = field(default_factory=dict)  # devices that did not become free, and why
+    looked_at: bool = True  # False while its holdings are compared: nothing is placed on it before that is done
     declared_lost: bool = False  # an operator has said that nothing runs there any more
     told: tuple[str, str, tuple[SlotKey, ...]] | None = None  # the placement it was told last
 
@@ -123,6 +124,7 @@ class Evidence:
     exit_code: int | None = None
     exit_signal: int | None = None
     last_log_lines: tuple[str, ...] = ()
+    final: bool = True  # False: may be over by itself when a pause ends, so it is looked at again then
 
 
 @dataclass

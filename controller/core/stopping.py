@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from controller.core import assembly, placement
 from controller.core.actions import SendRelease, SendStop, StoreRecord
-from controller.core.model import ENDED, MemberReport, MemberState, SlotKey
+from controller.core.model import MemberReport, MemberState, SlotKey
 from controller.core.state import AfterStop, CoreState, Evidence, Phase, ScopeState
 
 
@@ -18,6 +18,7 @@ def fail(
     reason: str,
     report: MemberReport | None,
     failure_class: str = "",
+    final: bool = True,
 ) -> None:
     """One member failed: the whole scope stops, at once (rule 8). The first failure's evidence is kept."""
     if scope.phase not in (Phase.PREPARING, Phase.STARTING, Phase.READY):
@@ -28,15 +29,15 @@ def fail(
         exit_code=report.exit_code if report else None,
         exit_signal=report.exit_signal if report else None,
         last_log_lines=report.last_log_lines if report else (),
+        final=final,
     )  # fmt: skip
     subject = str(slot) if slot else scope.scope_id
     if s.operator.paused:
-        if scope.verdict is None:
+        if scope.verdict is None or (final and not scope.verdict.final):
             scope.verdict = evidence
         noted = f"{reason}; nothing is done about it: paused ({s.operator.paused})"
         s.say(subject, "failed_while_paused", noted)
-        if scope.phase is Phase.READY and slot is not None:  # routers must not be sent to half a gang
-            scope.unready.add(slot)
+        if scope.phase is Phase.READY:  # routers must not be sent to half a gang
             s.enter(scope, Phase.STARTING, "not_ready", f"{subject}: {noted}")
         return
     scope.evidence = evidence
@@ -283,16 +284,15 @@ def quarantine(s: CoreState, scope: ScopeState, slot: SlotKey, node_id: str, rea
 
 
 def verdict_after_pause(s: CoreState, scope: ScopeState) -> None:
-    """The pause is over: act on what was only noted."""
-    ended = [m for m in scope.members.values() if m.report is not None and m.report.state in ENDED]
-    if scope.phase in (Phase.STARTING, Phase.READY, Phase.PREPARING) and ended:
-        first = min(ended, key=lambda member: member.reported_at)
-        assert first.report is not None
-        fail(s, scope, first.slot, first.node_id or "", _ending(first.report), first.report)
-    elif scope.verdict is not None and scope.phase in (Phase.STARTING, Phase.READY):
-        verdict = scope.verdict
-        fail(s, scope, verdict.slot, verdict.node_id, verdict.reason, None)
-    scope.verdict = None
+    """The pause is over: act on what was noted, and look again at what may be over by itself."""
+    verdict, scope.verdict = scope.verdict, None
+    if verdict is not None and verdict.final and scope.phase in (Phase.STARTING, Phase.READY, Phase.PREPARING):
+        scope.evidence = verdict
+        s.say(str(verdict.slot) if verdict.slot else scope.scope_id, "failed", verdict.reason)
+        begin_stop(s, scope, "failure", AfterStop.BACKOFF, f"{verdict.slot or scope.scope_id}: {verdict.reason}")
+        return
+    for kind in ("stage", "unreachable", "alive", "hang"):
+        s.arm(s.now, kind, f"{scope.scope_id}#{scope.generation}")
 
 
 def _ending(report: MemberReport) -> str:
