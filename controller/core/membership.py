@@ -120,10 +120,10 @@ def _take_holdings(s: CoreState, node: NodeState, holdings: tuple[MemberReport, 
         scope = s.scope_of(slot)
         if scope is None or node.offer.node_id != scope.members[slot].node_id:
             continue
-        if slot in scope.claims:
-            continue  # it holds a newer generation than the store knows
         if slot not in held or held[slot].generation != scope.generation:
-            _holds_nothing(s, node, scope, slot)
+            claim = scope.claims.get(slot)
+            if claim is None or claim[1].generation <= scope.generation:
+                _holds_nothing(s, node, scope, slot)  # else a newer generation than the store knows runs somewhere
         elif scope.phase is Phase.STOPPING and slot in scope.unstopped:
             stopping.send_stop(s, scope, slot)  # the command may have gone with the stream
         elif scope.phase is Phase.PREPARING:
