@@ -177,6 +177,9 @@ def take_report(s: CoreState, node: NodeState, report: MemberReport) -> None:
     current = member.node_id == node.offer.node_id and report.generation == scope.generation
     if current and scope.record is not None and (report.run_id == scope.run_id or nothing_there):
         _take_current(s, node, scope, report)
+        left = node.stale.get(report.slot)
+        if left is not None and (left < report.generation or report.state is MemberState.STOPPED):
+            assembly.stale_gone(s, node, report.slot, left)  # a node holds one engine of a slot: the newest
     elif nothing_there or (_started_by_us(s, scope, report) and report.generation <= scope.generation):
         _take_stale(s, node, report)
     else:
