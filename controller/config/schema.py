@@ -9,9 +9,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from controller.core.model import Timers
+from controller.core.model import HangSettings, Timers
+from engine_launch.health import HealthChecks
 
 _TIMERS = Timers()
+_CHECKS = HealthChecks()
+_HANG = HangSettings()
+
+# A ready engine is unready after so many late or bad answers of its health endpoint: fixed, on the node.
+HEALTH_ATTEMPTS = 3
 
 Count = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -70,6 +76,7 @@ class Grpc(Section):
 class Store(Section):
     kind: Literal["sqlite", "memory"] = "sqlite"
     path: str = "/var/lib/motor/controller.sqlite3"  # relative: below the folder of deploy.json
+    allow_network_fs: bool = False  # its locks and its fsync may not hold what they promise
 
 
 class TimerSettings(Section):
@@ -89,6 +96,12 @@ class TimerSettings(Section):
     start_unreachable_grace: Seconds = _TIMERS.start_unreachable_grace
     start_timeout: Seconds = _TIMERS.start_timeout
     assemble_timeout: Seconds = _TIMERS.assemble_timeout
+    restart_window: Seconds = _TIMERS.restart_window  # max_restarts are counted within this time
+    port_blocked_for: Seconds = _TIMERS.port_blocked_for
+    configuration_limit: Seconds = _TIMERS.configuration_limit  # one start-up stage before the rendezvous
+    rendezvous_limit: Seconds = _TIMERS.rendezvous_limit
+    load_idle_limit: Seconds = _TIMERS.load_idle_limit  # loading without a log line, read or write
+    self_fence: Annotated[float, Field(ge=0, allow_inf_nan=False)] = _TIMERS.self_fence  # 0 = never
 
 
 class Controller(Section):
@@ -105,6 +118,23 @@ class NodeManager(Section):
     """Reserved: a node's settings stand in its own nodemanager.yaml."""
 
 
+class HealthCheck(Section):
+    """How an engine's health is watched; peers' keys keep their names and defaults, but the canary is on. Seconds."""
+
+    enable_virtual_inference: bool = True  # the canary: a one-token request when nothing else shows progress
+    npu_usage_threshold: Annotated[float, Field(gt=0, le=100, allow_inf_nan=False)] = _CHECKS.usage_threshold
+    max_failure_count: Count = _HANG.max_failure_count
+    health_collector_timeout: Seconds = _CHECKS.collector_timeout
+    health_collector_timeout_retry_attempts: Count = HEALTH_ATTEMPTS
+    sample_interval: Seconds = _CHECKS.sample_interval
+    canary_interval: Seconds = _CHECKS.canary_interval
+    canary_deadline: Seconds = _CHECKS.canary_deadline
+    warm_up_deadline: Seconds = _CHECKS.warm_up_deadline
+    collective_deadlock_after: Seconds = _HANG.collective_deadlock_after
+    hang_after_unknown: Seconds = _HANG.hang_after_unknown
+    hang_verdict: Literal["enforce", "log"] = "enforce"
+
+
 class Engine(Section):
     """One role's engine."""
 
@@ -115,6 +145,7 @@ class Engine(Section):
     dp_translation: Literal["auto", "replica", "native_external", "native_internal"] = "auto"
     engine_profile: str | None = None  # default: from the nodes' versions; offline see engine_launch.profiles
     engine: Annotated[str, Field(min_length=1)] | None = None  # name in the nodes' `engines`; default engine_type
+    health_check_config: HealthCheck = HealthCheck()
 
 
 class DeployFile(Section):

@@ -203,6 +203,7 @@ def test_timers() -> None:
 @pytest.mark.parametrize(
     ("timers", "message"),
     [
+        ({"self_fence": 21}, "self_fence .*: is not longer than three node timeouts of 7 s"),
         ({"heartbeat_interval": 4, "node_timeout": 11}, "less than three heartbeats"),
         ({"restart_backoff": 90}, "restart_backoff_max .*: is less than restart_backoff"),
         ({"refusal_backoff": 900}, "refusal_backoff_max"),

@@ -234,7 +234,14 @@ def test_accepted(name: str) -> None:
         (file_with(prefill=engine(section={"dp_translation": "native_external"})), "nothing to join"),
         (file_with(prefill=engine(), deploy={"p_pod_npu_num": 6}), "2 of 6 devices"),
         (file_with(prefill=engine(port=40000)), "ip_local_reserved_ports=40000-40063"),
-        (file_with(prefill=engine(section={"health_check_config": {}})), "no effect yet"),
+        (
+            file_with(prefill=engine(section={"health_check_config": {"health_collector_timeout_retry_attempts": 5}})),
+            "no effect: a ready engine is called unready after 3 bad answers",
+        ),
+        (
+            file_with(prefill=engine(section={"health_check_config": {"enable_virtual_inference": False}})),
+            "a frozen engine is not found",
+        ),
         (file_with(prefill=engine(), motor_coordinator_config={}), "Motor has no router yet"),
         (file_with(prefill=engine(), motor_nodemanger_config={}), 'it is read as "motor_nodemanager_config"'),
         (file_with(prefill=engine(), motor_nodemanager_config={"x": 1}), "in its own nodemanager.yaml"),
