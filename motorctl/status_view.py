@@ -33,7 +33,7 @@ def status_view(status: dict[str, Any]) -> Group:
 
 def _members(status: dict[str, Any]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for column in ("SLOT", "NODE", "ADDRESS", "RANK", "STATE", "STAGE", "GEN", "API / MASTER"):
+    for column in ("SLOT", "NODE", "ADDRESS", "RANK", "STATE", "STAGE / HEALTH", "GEN", "API / MASTER"):
         table.add_column(column, overflow="fold")
     for instance in status["instances"]:
         title = f"{instance['name']}  {instance['groups_total']} x {instance['nnodes']} nodes  {instance['model']}"
@@ -47,6 +47,8 @@ def _members(status: dict[str, Any]) -> Table:
 def _member_row(group: dict[str, Any], member: dict[str, Any]) -> tuple[Any, ...]:
     kind = "headless" if member["headless"] else "master"
     stage = f"{member['stage']} {member['stage_seconds']:.0f} s" if member["stage"] else ""
+    if member["state"] == "ready":
+        stage = member["warning"] or _health(member)
     if member["state"] == "vacant":
         stage = f"since {member['vacant_seconds']:.0f} s"
     elif not member["connected"]:
@@ -59,6 +61,13 @@ def _member_row(group: dict[str, Any], member: dict[str, Any]) -> tuple[Any, ...
         "  " + member["slot"], member["node_id"] or "-", member["address"], f"{member['node_rank']} {kind}",
         _styled(member["state"]), stage, str(group["generation"] or ""), where,
     )  # fmt: skip
+
+
+def _health(member: dict[str, Any]) -> str:
+    if member["headless"]:
+        return f"devices {member['devices_activity'].split(' (')[0]}" if member["devices_activity"] else ""
+    off = member["canary"] == "off" and member["canary_detail"]
+    return f"canary {member['canary']}" + (f": {member['canary_detail']}" if off else "")
 
 
 def _nodes(status: dict[str, Any]) -> Table:

@@ -32,6 +32,10 @@ class Member(BaseModel):
     stage_seconds: float
     reason: str
     vacant_seconds: float
+    canary: str = Field(description="off, waiting, ok, late; empty on headless members")
+    canary_detail: str
+    devices_activity: str = Field(description="flat, busy, busy_without_memory, unknown, with the reason")
+    warning: str = Field(description="an early sign in the engine's own log")
     workers_seen: int
     workers_expected: int
     pid: int

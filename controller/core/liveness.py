@@ -10,7 +10,7 @@ from __future__ import annotations
 from controller.core import stopping
 from controller.core.actions import AskProofOfLife
 from controller.core.events import ProofOfLife
-from controller.core.model import Liveness, MemberState, SlotKey
+from controller.core.model import Liveness, SlotKey
 from controller.core.starting import dependants, settle_readiness
 from controller.core.state import CoreState, Member, Phase, ProofState, ScopeState
 
@@ -160,14 +160,3 @@ def proof_of_life(s: CoreState, event: ProofOfLife) -> None:
         node_id = scope.members[suspect].node_id or ""
         reason = f"node {node_id} is out of sight and there was no proof of life for {without:.0f} s: {event.detail}"
         stopping.fail(s, scope, suspect, node_id, reason, None, final=False)
-
-
-def early_sign(life: Liveness | None, state: MemberState) -> str:
-    """A warning of the engine's own log, for status."""
-    return life.warning if life is not None and life.warning and state is MemberState.READY else ""
-
-
-def canary_of(scope: ScopeState, slot: SlotKey) -> str:
-    """What the canary of a slot's gang says; for status."""
-    life = _life(scope.members[slot])
-    return life.canary if life is not None else "off"

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from controller.core.assembly import missing_slots
-from controller.core.model import MemberState, SlotKey
+from controller.core.model import MemberReport, MemberState, SlotKey
 from controller.core.state import CoreState, Evidence, InstanceState, Member, NodeState, Phase, ScopeState
 
 
@@ -114,12 +114,27 @@ def _member(s: CoreState, scope: ScopeState, member: Member, now: float) -> dict
         "stage_seconds": round(report.stage_seconds + age, 1) if report else 0.0,
         "reason": report.reason if report and report.reason else (line.sentence if line else ""),
         "vacant_seconds": round(now - member.vacant_since, 1) if node is None else 0.0,
+        **_life(report, scope.plan.has_api(member.slot)),
         "workers_seen": report.workers_seen if report else 0,
         "workers_expected": report.workers_expected if report else 0,
         "pid": report.pid if report else 0,
         "master_addr": placed.master_addr if placed else "",
         "master_port": placed.master_port if placed else 0,
         "api_port": (placed.api_port or 0) if placed else 0,
+    }
+
+
+def _life(report: MemberReport | None, has_api: bool) -> dict[str, Any]:
+    """Health as the node sees it. A canary that is off says why, because then a hang is found only by other signs."""
+    life = report.liveness if report is not None else None
+    if life is None:
+        return {"canary": "off" if has_api else "", "canary_detail": "", "devices_activity": "", "warning": ""}
+    detail = f"{life.devices_detail}" if life.devices in ("flat", "unknown") else ""
+    return {
+        "canary": life.canary if has_api else "",
+        "canary_detail": life.canary_detail if has_api else "",
+        "devices_activity": life.devices + (f" ({detail})" if detail else ""),
+        "warning": life.warning,
     }
 
 
