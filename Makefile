@@ -12,7 +12,8 @@ CACHE := $(if $(filter /%,$(XDG_CACHE_HOME)),$(XDG_CACHE_HOME),$(HOME)/.cache)/m
 # What pip downloads is kept in Motor's own cache, so that there are two places to clean and no third.
 export PIP_CACHE_DIR ?= $(CACHE)/pip
 
-SEEDS ?= 1000
+SEEDS ?= 2000
+KILLS ?= 200
 
 ##@ See it run
 
@@ -48,12 +49,22 @@ types: .venv ## mypy
 .PHONY: unit
 unit: .venv ## every fast test
 	@echo "fast tests ..."
-	@$(PY) -m pytest -m "not vllm" $(PYTEST)
+	@$(PY) -m pytest -m "not vllm and not faults" $(PYTEST)
+
+.PHONY: test-faults
+test-faults: .venv ## kill, freeze, cut and fill up real daemons (root; at most twenty minutes)
+	@echo "faults ..."
+	@$(PY) -m pytest tests/faults $(PYTEST)
+
+.PHONY: soak
+soak: .venv ## random kills of real daemons (root); KILLS=1000 takes more, SEED=7 repeats a run
+	@echo "$(KILLS) random kills ..."
+	@KILLS=$(KILLS) SEED=$(SEED) $(PY) -m pytest -s tests/faults/test_soak.py $(PYTEST)
 
 .PHONY: sim
-sim: .venv ## property tests and random walks of the core; SEEDS=5000 takes more
-	@echo "$(SEEDS) random clusters ..."
-	@SEEDS=$(SEEDS) $(PY) -m pytest tests/core/test_properties.py $(PYTEST)
+sim: .venv ## random worlds in virtual time over the real core; SEEDS=100000 takes more
+	@echo "$(SEEDS) random worlds ..."
+	@$(PY) -m simulator --seeds $(SEEDS)
 
 ##@ Work on it
 

@@ -32,7 +32,7 @@ def make_store(deployment: LoadedDeployment) -> Store:
     if settings.kind == "memory":
         log.warning("store: memory: this controller forgets everything when it ends")
         return MemoryStore()
-    return SqliteStore(settings.path)
+    return SqliteStore(settings.path, settings.allow_network_fs)
 
 
 async def run(deployment: LoadedDeployment) -> int:

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from motor_rpc import control_pb2 as pb
 
 from controller.api import wire
+from controller.api.prober import Prober, canary_for
 from controller.config.plan import LoadedDeployment
 from controller.core import actions as a
 from controller.core import events as e
@@ -25,6 +26,7 @@ from controller.store.interface import Store, StoreError
 log = logging.getLogger(__name__)
 
 RESERVATION_SECONDS = 60.0
+STORE_RETRY_SECONDS = 2.0  # until what could not be stored is tried again
 
 
 class Session(Protocol):
@@ -50,7 +52,11 @@ class ControllerService:
         self._store_thread = ThreadPoolExecutor(1, thread_name_prefix="store")
         self._to_store: deque[GenerationRecord] = deque()
         self._operator_to_store: OperatorState | None = None
+        self._unsaved: dict[str, GenerationRecord] = {}  # by scope: refused by the store, tried again
+        self._unsaved_operator: OperatorState | None = None
+        self._store_retry: asyncio.TimerHandle | None = None
         self._answers: list[a.OperatorAnswer] = []
+        self.prober = Prober(self._send, self._proof_of_life)
         self._store_task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._said = 0
@@ -74,6 +80,9 @@ class ControllerService:
         """Engines keep running: only this program ends."""
         if self._timer is not None:
             self._timer.cancel()
+        if self._store_retry is not None:
+            self._store_retry.cancel()
+        self.prober.close()
         if self._store_task is not None:
             await asyncio.wait({self._store_task}, timeout=10.0)
         await asyncio.get_running_loop().run_in_executor(self._store_thread, self._store.close)
@@ -112,9 +121,11 @@ class ControllerService:
     def _perform(self, action: a.Action) -> None:
         match action:
             case a.StoreRecord(record=record):
+                self._unsaved.pop(record.scope_id, None)
                 self._to_store.append(record)
                 self._start_writing()
             case a.StoreOperatorState(operator=operator):
+                self._unsaved_operator = None
                 self._operator_to_store = operator
                 self._start_writing()
             case a.OperatorAnswer():
@@ -138,6 +149,10 @@ class ControllerService:
             case a.TellPlacement(node_id=node_id, state=state, reason=reason, slots=slots):
                 slot_messages = [wire.slot_message(slot) for slot in slots]
                 self._send(node_id, placement=pb.PlacementMsg(state=state, reason=reason, slots=slot_messages))
+            case a.AskProofOfLife():
+                name = action.slot.instance
+                role = self.deployment.plan.instance(name).role
+                self.prober.ask(action, canary_for(self.deployment.engines[name], role))
             case a.MemberCommand():
                 self._command(action)
             case _:
@@ -153,9 +168,9 @@ class ControllerService:
                 spec = self.deployment.engines[action.slot.instance]
                 try:
                     if isinstance(action, a.SendPrepare):
-                        self._send(node_id, prepare=wire.prepare(action, role, spec, RESERVATION_SECONDS))
+                        self._send(node_id, prepare=wire.prepare(action, role, spec, RESERVATION_SECONDS, time.time()))
                     else:
-                        self._send(node_id, start=wire.start(action, role, spec, plan.timers.stop_grace))
+                        self._send(node_id, start=wire.start(action, role, spec, plan.timers))
                 except ValueError as error:  # validation lets none through; if it does, say so where it is seen
                     log.error("%s: no command line can be made: %s", action.slot, error)
                     asyncio.get_running_loop().call_soon(self._refuse_for_node, action, str(error))
@@ -189,6 +204,10 @@ class ControllerService:
                 reason,
             )
         )
+
+    def _proof_of_life(self, asked: a.AskProofOfLife, alive: bool, detail: str) -> None:
+        now, nonce = self.clock(), self.nonce()
+        self.feed(e.ProofOfLife(now, nonce, asked.scope_id, asked.generation, asked.slot, alive, detail))
 
     def _message(self, **body: Any) -> pb.ControllerMessage:
         return pb.ControllerMessage(epoch=self.state.epoch, deployment_id=self.deployment.plan.deployment_id, **body)
@@ -237,12 +256,32 @@ class ControllerService:
             except Exception as error:  # a defect here must not leave a generation waiting in silence
                 self.store_error = f"{type(error).__name__}: {error}"
                 log.exception("not stored")
+            told = {record.scope_id for record in records if self._unsaved.pop(record.scope_id, None) is record}
+            if self.store_error:
+                self._try_again_later(records, operator)
             for record in records:
                 now, nonce = self.clock(), self.nonce()
-                if self.store_error:
-                    self.feed(e.RecordNotStored(now, nonce, record.scope_id, record.generation, self.store_error))
-                else:
+                if not self.store_error:
                     self.feed(e.RecordStored(now, nonce, record.scope_id, record.generation))
+                elif record.scope_id not in told:
+                    self.feed(e.RecordNotStored(now, nonce, record.scope_id, record.generation, self.store_error))
+
+    def _try_again_later(self, records: list[GenerationRecord], operator: OperatorState | None) -> None:
+        """Nobody asks again for all that is stored: not for an outcome, nor for an operator's order. What a newer one
+        waits to replace is dropped."""
+        waiting = {record.scope_id for record in self._to_store}
+        self._unsaved.update({r.scope_id: r for r in records if r.scope_id not in waiting})
+        if operator is not None and self._operator_to_store is None:
+            self._unsaved_operator = operator
+        if self._store_retry is None:
+            self._store_retry = asyncio.get_running_loop().call_later(STORE_RETRY_SECONDS, self._try_again)
+
+    def _try_again(self) -> None:
+        self._store_retry = None
+        self._to_store.extend(self._unsaved.values())
+        if self._operator_to_store is None:
+            self._operator_to_store, self._unsaved_operator = self._unsaved_operator, None
+        self._start_writing()
 
     # -- time and story -----------------------------------------------------------------------------------------------
 

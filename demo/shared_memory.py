@@ -16,7 +16,8 @@ from pathlib import Path
 FOLDER = Path("/dev/shm")
 LOOK_SECONDS = 0.3
 
-_MAPPED = re.compile(rb" /dev/shm/([^/\n]+?)(?: \(deleted\))?$", re.MULTILINE)
+# "7f.. rw-s 00000000 00:1a 2062 /dev/shm/sem.xyz (deleted)": the number before the path is the inode's.
+_MAPPED = re.compile(rb" (\d+) +/dev/shm/", re.MULTILINE)
 
 
 @contextlib.contextmanager
@@ -46,12 +47,16 @@ def noted(processes: Callable[[], list[int]], note: Path) -> Iterator[None]:
 
 
 def mapped_by(pids: list[int]) -> set[str]:
-    """Names in /dev/shm that these processes have mapped."""
-    names: set[str] = set()
+    """Names in /dev/shm of what these processes have mapped."""
+    # Not by the names of the mappings: a semaphore is mapped under another name before it gets its own.
+    inodes: set[int] = set()
     for pid in pids:
         with contextlib.suppress(OSError):
-            names |= {os.fsdecode(name) for name in _MAPPED.findall(Path(f"/proc/{pid}/maps").read_bytes())}
-    return names
+            inodes |= {int(number) for number in _MAPPED.findall(Path(f"/proc/{pid}/maps").read_bytes())}
+    if not inodes:
+        return set()
+    with os.scandir(FOLDER) as entries:
+        return {entry.name for entry in entries if entry.inode() in inodes}
 
 
 def remove_noted(note: Path) -> None:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from engine_launch.health import HealthChecks
+
 
 class Role(str, Enum):
     """What an instance does for its requests; `union` does prefill and decode in one engine."""
@@ -84,6 +86,7 @@ class EngineSpec:
     engine_config: Mapping[str, Any]  # keys as written, values untouched
     env: Mapping[str, str] = field(default_factory=dict)
     extra_args: tuple[str, ...] = ()
+    health: HealthChecks = field(default_factory=HealthChecks)
 
 
 @dataclass(frozen=True)
@@ -136,4 +139,12 @@ class FatalPattern:
 
     pattern: str
     failure_class: str  # configuration | port | transient | group
+    meaning: str
+
+
+@dataclass(frozen=True)
+class WarningPattern:
+    """A line of a serving engine that warns early and proves nothing."""
+
+    pattern: str
     meaning: str

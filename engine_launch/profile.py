@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from engine_launch.model import FatalPattern, NodeLocal, StageMarker, Translation
+from engine_launch.model import FatalPattern, NodeLocal, StageMarker, Translation, WarningPattern
 
 
 class PcpSupport(str, Enum):
@@ -48,7 +48,11 @@ class EngineProfile:
     stages: tuple[StageMarker, ...] = ()
     worker_stage: str = ""  # a worker that printed this stage's line is up and past rendezvous
     fatal_patterns: tuple[FatalPattern, ...] = ()
+    warning_patterns: tuple[WarningPattern, ...] = ()
     health_path: str = "/health"
+    metrics_path: str = "/metrics"
+    # Of metrics_path: any of them moving proves that the engine computes; standing still proves nothing.
+    progress_counters: tuple[str, ...] = ()
     drain_flag: str = "shutdown-timeout"  # its value is the drain time in seconds
     stop_seconds: float = 20.0  # SIGTERM to the end of a process that stops well, drain not counted
     notes: tuple[str, ...] = ()  # what an operator of this version should know; shown as warnings

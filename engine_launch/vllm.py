@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from engine_launch.model import NodeLocal, Translation
 from engine_launch.profile import DcpRule, EngineProfile, PcpSupport
-from engine_launch.vllm_log import FATAL_PATTERNS, STAGES, WORKER_STAGE
+from engine_launch.vllm_log import FATAL_PATTERNS, STAGES, WARNING_PATTERNS, WORKER_STAGE
 
 BOTH_NATIVE = frozenset({Translation.NATIVE_EXTERNAL, Translation.NATIVE_INTERNAL})
 
@@ -64,6 +64,13 @@ REFUSED_ENV: Mapping[str, str] = MappingProxyType(
 # With these levels the stage lines (INFO) are missing, and a follower is ready only by its stage lines.
 SILENT_LOG_LEVELS = frozenset({"WARNING", "WARN", "ERROR", "CRITICAL", "FATAL"})
 
+# v1/metrics/loggers.py; prometheus adds the endings. The last one counts the engine's steps.
+PROGRESS_COUNTERS = (
+    "vllm:generation_tokens_total",
+    "vllm:prompt_tokens_total",
+    "vllm:iteration_tokens_total_count",
+)
+
 # SIGTERM to a headless process: 5 s of grace, 4 s of SIGTERM, SIGKILL of the worker; measured as a whole.
 STOP_SECONDS = 13.4
 
@@ -84,6 +91,8 @@ def _profile(version: str, **facts: object) -> EngineProfile:
         "stages": STAGES,
         "worker_stage": WORKER_STAGE,
         "fatal_patterns": FATAL_PATTERNS,
+        "warning_patterns": WARNING_PATTERNS,
+        "progress_counters": PROGRESS_COUNTERS,
         "stop_seconds": STOP_SECONDS,
     }
     return EngineProfile(engine="vllm", version=version, **{**base, **facts})  # type: ignore[arg-type]

@@ -7,8 +7,8 @@ from types import MappingProxyType
 
 from engine_launch.model import NodeLocal
 from engine_launch.profile import DcpRule, EngineProfile, PcpSupport
-from engine_launch.vllm import BOTH_NATIVE, ENV, REFUSED_ENV, STOP_SECONDS, UNREAD
-from engine_launch.vllm_log import ASCEND_FATAL_PATTERNS, FATAL_PATTERNS, STAGES, WORKER_STAGE
+from engine_launch.vllm import BOTH_NATIVE, ENV, PROGRESS_COUNTERS, REFUSED_ENV, STOP_SECONDS, UNREAD
+from engine_launch.vllm_log import ASCEND_FATAL_PATTERNS, FATAL_PATTERNS, STAGES, WARNING_PATTERNS, WORKER_STAGE
 
 # The plug-in's multi-node guide (docs/source/tutorials/features/long_sequence_context_parallel_multi_node.md,
 # parent of 5f8c0e8fec, lines 71-254) sets these per node.
@@ -57,6 +57,8 @@ def _profile(version: str, **facts: object) -> EngineProfile:
         "stages": STAGES,
         "worker_stage": WORKER_STAGE,
         "fatal_patterns": FATAL_PATTERNS + ASCEND_FATAL_PATTERNS,
+        "warning_patterns": WARNING_PATTERNS,
+        "progress_counters": PROGRESS_COUNTERS,
         "stop_seconds": STOP_SECONDS,
     }
     return EngineProfile(engine="vllm_ascend", version=version, **{**base, **facts})  # type: ignore[arg-type]

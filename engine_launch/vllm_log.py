@@ -7,7 +7,7 @@ HCCL and of graph capture come from sources and reports.
 
 from __future__ import annotations
 
-from engine_launch.model import FatalPattern, StageMarker
+from engine_launch.model import FatalPattern, StageMarker, WarningPattern
 
 # A worker that printed this stage's line has passed the rendezvous. One line per worker; `rank` says which.
 WORKER_STAGE = "joined"
@@ -132,3 +132,7 @@ ASCEND_FATAL_PATTERNS: tuple[FatalPattern, ...] = (
 
 # Not fatal: a worker does not consume. Comes again every 60 s while an engine hangs.
 HANG_WARNING = r"No available shared memory broadcast block found in \d+ seconds"
+
+WARNING_PATTERNS: tuple[WarningPattern, ...] = (
+    WarningPattern(HANG_WARNING, "a worker does not take its work: it hangs, or one step takes very long"),
+)

@@ -11,6 +11,8 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from nodemanager.limits import Limits
+
 DEFAULT_PATH = Path("/etc/motor/nodemanager.yaml")
 DEFAULT_CONTROLLER_PORT = 1028
 NEVER = "never"
@@ -93,6 +95,7 @@ class NodeConfig(_Strict):
     log_dir: Path = Path("/var/log/motor")
     status_port: int = Field(default=1027, ge=0, le=65535)  # on loopback; 0 = any free one
     orphan_grace: float | None = Field(default=600.0, gt=0)
+    limits: Limits = Field(default_factory=Limits)
     allow_loopback: bool = False
     allow_hub_models: bool = False
     insecure: bool = False
@@ -196,6 +199,8 @@ def _known_keys(location: tuple[Any, ...]) -> list[str]:
     model: type[BaseModel] = NodeConfig
     if location[:1] == ("devices",):
         model = Devices
+    elif location[:1] == ("limits",):
+        model = Limits
     elif location[:1] == ("engines",) and len(location) >= 2:
         model = Engine
     return sorted(model.model_fields)

@@ -5,12 +5,20 @@ from __future__ import annotations
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from nodemanager.stages import StageTracker
+from nodemanager.idleness import OWN_QUESTIONS
+from nodemanager.log_follower import tail
+from nodemanager.stages import LAST_LINES, StageTracker
 
 CONFIGURATION = "configuration"
 TRANSIENT = "transient"
+
+
+def last_lines(log_file: Path) -> list[str]:
+    """The end of a log without the traces of Motor's own questions, of which an idle engine's log is full."""
+    return [line for line in tail(log_file, 40 * LAST_LINES) if not OWN_QUESTIONS.search(line)][-LAST_LINES:]
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,7 @@ class LinkState:
     since: float = field(default_factory=time.time)
     detail: str = ""
     last_ack: float = 0.0
+    heard_at: float | None = None  # monotonic: the last word of a controller that this node is registered with
 
 
 class SessionEnded(Exception):
@@ -142,7 +143,7 @@ class Link:
             try:
                 registered = await self._introduce(call, register)
                 self._note("connected", target, "")
-                self.state.last_ack = time.monotonic()
+                self.state.last_ack = self.state.heard_at = time.monotonic()
                 tasks = [
                     asyncio.create_task(self._write(call, outgoing)),
                     asyncio.create_task(self._beat(outgoing, registered.heartbeat_interval_seconds)),
@@ -214,9 +215,10 @@ class Link:
             message = await call.read()
             if message is grpc.aio.EOF:
                 raise SessionEnded(f"{(await call.code()).name}: {await call.details() or 'the stream ended'}")
+            self.state.heard_at = time.monotonic()
             kind = message.WhichOneof("body")
             if kind == "heartbeat_ack":
-                self.state.last_ack = time.monotonic()
+                self.state.last_ack = self.state.heard_at
             elif kind == "refused":
                 self._refused(message.refused)
             elif kind == "registered":

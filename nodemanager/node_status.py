@@ -33,6 +33,7 @@ def node_status(manager: NodeManager) -> dict[str, Any]:
             "reason": manager.placement.reason,
             "slots": [f"{slot.instance}/{slot.dp_rank}/{slot.node_rank}" for slot in manager.placement.slots],
         },
+        "telemetry": {"source": manager.telemetry.source, "problem": manager.telemetry.problem},
         "slots": [slot_status(one) for one in manager.slots.values()],
     }
 
@@ -50,10 +51,14 @@ def slot_status(one: Supervisor) -> dict[str, Any]:
         "stage": one.tracker.stage,
         "stage_seconds": round(one.stage_seconds(), 1),
         "progress": one.tracker.describe(one.key.node_rank, time.monotonic()) if running else "",
+        "idle_seconds": round(one.idle_seconds(), 1) if running else 0.0,
+        "liveness": one.vitals.status() if state_name(one.state) in ("loading", "ready") else None,
         "workers": {"seen": one.workers_seen, "expected": one.record.expected_workers, "up": one.workers_up},
         "pid": one.pid,
         "headless": one.record.headless,
         "devices": one.record.devices,
+        "devices_busy": one.devices_busy,
+        "self_fence": one.record.self_fence,
         "log_file": one.record.log_file,
         "command": one.record.argv,
     }

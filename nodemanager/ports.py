@@ -16,12 +16,18 @@ from nodemanager.netif import network_error
 
 CONNECT_SECONDS = 2.0
 RETRY_SECONDS = 0.3
+SECOND_LOOK_SECONDS = 0.2
 GREETING = b"motor-prepare "
 
 
 def taken_ports(ports: Iterable[int], address: str) -> dict[int, str]:
     """Each port that an engine could not listen on, and who is in the way: "held by python3, pid 812"."""
-    return {port: _holder(port) for port in ports if not _free(port, address)}
+    taken = [port for port in ports if not _free(port, address)]
+    if taken:
+        # A child of this process holds a copy of a probe's socket from its fork to its exec.
+        time.sleep(SECOND_LOOK_SECONDS)
+        taken = [port for port in taken if not _free(port, address)]
+    return {port: _holder(port) for port in taken}
 
 
 def show_taken(taken: Mapping[int, str]) -> str:

@@ -8,29 +8,21 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from motor_rpc import control_pb2 as pb
 
-from nodemanager import left_overs, netif
+from nodemanager import left_overs, machine_checks
+from nodemanager import prepare_checks as checks
 from nodemanager.aside import in_thread
 from nodemanager.config import NodeConfig
 from nodemanager.engine_offer import Versions
-from nodemanager.model_check import ModelCheck, check_model
-from nodemanager.ports import MasterListener, reach_master, show_taken, taken_ports
+from nodemanager.items import Item
+from nodemanager.model_check import check_model
+from nodemanager.ports import MasterListener, reach_master, taken_ports
 from nodemanager.slots import SlotKey
 
 RESERVATION_SECONDS = 60.0
 DEADLINE_SECONDS = 20.0
-
-
-@dataclass(frozen=True)
-class Item:
-    """One check: what was found, and on failure what was expected and what to do."""
-
-    name: str
-    ok: bool
-    detail: str
 
 
 @dataclass
@@ -107,6 +99,7 @@ class Preparer:
     async def prepare(self, message: pb.PrepareMsg, epoch: int) -> pb.PrepareReport:
         """Run all checks. On success the devices and ports are reserved, and a master's port answers."""
         key = SlotKey.from_message(message.slot)
+        clock = machine_checks.clock(message.controller_time, self._config.limits)
         self.expire()
         self.release(key)
         deadline = message.deadline_seconds or DEADLINE_SECONDS
@@ -119,48 +112,57 @@ class Preparer:
             list(message.ports),
             float("inf"),
         )
-        items = [self._address(message), self._devices(key, message)]
+        report = pb.PrepareReport(slot=message.slot, generation=message.generation)
+        items = [*self._at_once(key, message), clock]
         # Reserved before anything is awaited: two slots must not get one device.
         if all(item.ok for item in items):
             self._reservations[key] = reserved
-        ok = False
         try:
-            items.append(await self._left_overs(key))
-            engine, version = await self._engine(message)
-            model = await check_model(message.model, self._config.model_roots, self._config.allow_hub_models)
-            taken = await self._taken_ports(message)
-            items += [engine, Item("model", model.ok, model.detail), _ports_item(message, taken)]
+            items += await self._look(key, message, report, reserved)
             if all(item.ok for item in items):
                 items.append(await self._master(message, reserved, deadline))
-            ok = all(item.ok for item in items)
+            report.ok = all(item.ok for item in items)
         finally:  # also when a newer prepare or a release cancelled this one
-            if not ok:
+            if not report.ok:
                 reserved.close()
                 if self._reservations.get(key) is reserved:
                     del self._reservations[key]
-        if ok:
+        if report.ok:
             reserved.expires_at = time.monotonic() + seconds
             asyncio.get_running_loop().call_later(seconds + 0.01, self.expire)
-            reserved.model_path = model.path
-        report = _report(message, items, model, version)
-        report.taken_ports.extend(sorted(taken))
+        report.items.extend(pb.PrepareItem(name=item.name, ok=item.ok, detail=item.detail) for item in items)
         return report
 
-    def _address(self, message: pb.PrepareMsg) -> Item:
-        try:
-            interface = netif.interface_of(message.address)
-        except ValueError:
-            return Item("address", False, f"expected an address literal, got {message.address!r}")
-        if interface is None:
-            mine = ", ".join(address for _, address in netif.interface_addresses())
-            return Item(
-                "address", False, f"{message.address} is not an address of this machine, it has: {mine}; "
-                "set `address` in the node file",
-            )  # fmt: skip
-        return Item("address", True, f"{message.address} on {interface}")
+    def _at_once(self, key: SlotKey, message: pb.PrepareMsg) -> list[Item]:
+        """Answers that need no wait."""
+        address = checks.address_item(message.address)
+        items = [address]
+        if address.ok:
+            items.append(machine_checks.interface(message.address))
+        return [*items, checks.check_devices(self._config, list(message.devices), self.leased(key))]
 
-    def _devices(self, key: SlotKey, message: pb.PrepareMsg) -> Item:
-        return check_devices(self._config, key, list(message.devices), self.leased(key))
+    async def _look(
+        self, key: SlotKey, message: pb.PrepareMsg, report: pb.PrepareReport, reserved: Reservation
+    ) -> list[Item]:
+        """Answers that need the file system, children and tools, most of them at the same time. What is found goes
+        into `report` and `reserved` as well.
+        """
+        config = self._config
+        # First, because a left-over holds ports, memory and devices.
+        left = await checks.left_overs_item(self._owner, key, self._held().generations.get(key))
+        taken = await self._taken_ports(message)
+        devices = [device for device in message.devices if device in config.devices.all()]
+        (engine, version), model, files, (machine, driver) = await asyncio.gather(
+            checks.engine_item(config, self._versions, message.engine, message.engine_version),
+            check_model(message.model, config.model_roots, config.allow_hub_models, config.limits.file_seconds),
+            checks.device_files_item(config, devices),
+            machine_checks.machine_items(config, devices),
+        )
+        report.engine_version, report.model_digest, report.driver_version = version, model.digest, driver.version
+        report.taken_ports.extend(sorted(taken))
+        reserved.model_path = model.path
+        ports = checks.ports_item(message, taken)
+        return [left, engine, Item("model", model.ok, model.detail), ports, files, *machine]
 
     def leased(self, key: SlotKey) -> dict[str, SlotKey]:
         """Device -> slot, of engines and reservations of all slots but `key`."""
@@ -168,34 +170,8 @@ class Preparer:
         leased.update({device: slot for slot, devices in self._held().devices.items() for device in devices})
         return {device: slot for device, slot in leased.items() if slot != key}
 
-    async def _left_overs(self, key: SlotKey) -> Item:
-        held = self._held().generations
-        if key in held:
-            return Item("left_overs", False, f"generation {held[key]} of this slot still runs; stop it first")
-        # Nobody looks after this slot, so whatever bears its marks was left behind by something that broke.
-        found = await in_thread(left_overs.of_slot, self._owner, str(key))
-        if not found:
-            return Item("left_overs", True, "none")
-        if left := await left_overs.end(lambda: left_overs.of_slot(self._owner, str(key))):
-            return Item("left_overs", False, f"processes of an earlier start do not die of SIGKILL: {left}")
-        return Item("left_overs", True, f"ended {len(found)} process(es) of an earlier start")
-
-    async def _engine(self, message: pb.PrepareMsg) -> tuple[Item, str]:
-        engine = self._config.engines.get(message.engine)
-        if engine is None:
-            have = ", ".join(self._config.engines)
-            detail = f"no engine {message.engine!r} in the node file, it has: {have}; add engines.{message.engine}"
-            return Item("engine", False, detail), ""
-        found = await self._versions.of(message.engine, engine)
-        if found.error:
-            return Item("engine", False, found.error), ""
-        if message.engine_version and found.version != message.engine_version:
-            detail = f"expected version {message.engine_version} as the rest of the group, got {found.version}"
-            return Item("engine", False, detail), found.version
-        return Item("engine", True, f"{message.engine} {found.version}"), found.version
-
     async def _taken_ports(self, message: pb.PrepareMsg) -> dict[int, str]:
-        wanted = _wanted_ports(message)
+        wanted = checks.wanted_ports(message)
         taken = await in_thread(taken_ports, wanted, message.address)
         for other in self._reservations.values():
             if other.key != SlotKey.from_message(message.slot):
@@ -215,51 +191,3 @@ class Preparer:
             return Item("master", True, f"listening on {message.address} port {message.master_port}")
         reached, detail = await reach_master(message.master_addr, message.master_port, message.run_id, deadline)
         return Item("master", reached, detail)
-
-
-def check_devices(config: NodeConfig, key: SlotKey, wanted: list[str], leased: Mapping[str, SlotKey]) -> Item:
-    """Are the devices this node's, there, and free for `key`?"""
-    have = config.devices.all()
-    if unknown := [device for device in wanted if device not in have]:
-        detail = f"no device {', '.join(unknown)} here, the node file has: {', '.join(have) or 'none'}"
-        return Item("devices", False, f"{detail}; change `devices` there")
-    if taken := [f"{device} (slot {leased[device]})" for device in wanted if device in leased]:
-        return Item("devices", False, f"leased already: {', '.join(taken)}")
-    if missing := [path for device in wanted if (path := _device_file(config.devices.kind, device)) is not None]:
-        return Item(
-            "devices",
-            False,
-            f"not there: {', '.join(missing)}; is the driver loaded, the container given it?",
-        )
-    return Item("devices", True, " ".join(wanted) or "none needed")
-
-
-def _device_file(kind: str, device: str) -> str | None:
-    """The device file that should exist and does not; only for devices that are called by number."""
-    pattern = {"nvidia": "/dev/nvidia{}", "ascend": "/dev/davinci{}"}.get(kind)
-    if pattern is None or not device.isdigit():
-        return None
-    path = pattern.format(device)
-    return None if Path(path).exists() else path
-
-
-def _report(message: pb.PrepareMsg, items: list[Item], model: ModelCheck, version: str) -> pb.PrepareReport:
-    return pb.PrepareReport(
-        slot=message.slot,
-        generation=message.generation,
-        ok=all(item.ok for item in items),
-        items=[pb.PrepareItem(name=item.name, ok=item.ok, detail=item.detail) for item in items],
-        model_digest=model.digest,
-        engine_version=version,
-    )
-
-
-def _wanted_ports(message: pb.PrepareMsg) -> list[int]:
-    ports = set(message.ports) | ({message.master_port} if message.is_master else set())
-    return sorted(port for port in ports if port)
-
-
-def _ports_item(message: pb.PrepareMsg, taken: Mapping[int, str]) -> Item:
-    if taken:
-        return Item("ports", False, f"taken: {show_taken(taken)}; end that process or change port_ranges")
-    return Item("ports", True, f"free: {' '.join(map(str, _wanted_ports(message))) or 'none needed'}")

@@ -24,7 +24,7 @@ import shutil
 import socket
 import threading
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +88,9 @@ class StartRecord:
     master_addr: str = ""
     master_port: int = 0
     dp_rpc_port: int = 0  # 0 outside native translations
+    self_fence: float = 0.0  # seconds without a controller until the engine stops; 0 = never
     umask: int = 0o022
+    health: dict[str, Any] = field(default_factory=dict)  # checks.Checks; empty in records of older versions
 
     @property
     def key(self) -> SlotKey:

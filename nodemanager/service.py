@@ -10,6 +10,7 @@ import signal
 import socket
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,12 @@ from typing import Any
 from motor_rpc import control_pb2 as pb
 
 from engine_launch.profiles import UnknownProfile, resolve
-from nodemanager import left_overs, netif, shim_client
+from nodemanager import devices_free, left_overs, netif, probing, shim_client
 from nodemanager.aside import in_thread
 from nodemanager.config import NodeConfig
 from nodemanager.engine_offer import Versions
 from nodemanager.environment import ScriptCache
+from nodemanager.items import WARNING
 from nodemanager.link import Link
 from nodemanager.logstream import LogStreams
 from nodemanager.ports import show_taken, taken_ports
@@ -31,6 +33,9 @@ from nodemanager.slots import SlotKey
 from nodemanager.stages import StageTracker
 from nodemanager.starting import CommandRefusedError, StartPlace, drop_old_logs, log_path, make_record
 from nodemanager.supervisor import FAILED, READY, STOPPED, StopRequest, Supervisor, Surroundings
+from nodemanager.telemetry.choose import choose
+from nodemanager.telemetry.collector import Collector
+from nodemanager.vitals import Facts
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +44,7 @@ FIRST_LOOK_SECONDS = 3.0  # adopted engines are looked at once before they are r
 STOP_MARGIN_SECONDS = 20.0  # over the drain: workers need about 13 s to end
 MANAGER_LOG = "nodemanager.log"
 GROUP_READY_FILE = "group_ready"
+TOOL_SECONDS = 5.0  # for one call of a command-line tool that reads devices
 
 
 def motor_version() -> str:
@@ -46,6 +52,15 @@ def motor_version() -> str:
         return version("motor-pcp")
     except PackageNotFoundError:
         return ""
+
+
+def health_facts(record: StartRecord) -> Facts:
+    """What the engine's profile says about signs of life; nothing if this version does not know the profile."""
+    try:
+        profile = resolve(record.engine_profile)
+    except UnknownProfile:
+        return Facts()
+    return Facts(profile.metrics_path, profile.progress_counters, profile.warning_patterns)
 
 
 def stage_tracker(record: StartRecord) -> StageTracker:
@@ -79,7 +94,12 @@ class NodeManager:
         self.preparer = Preparer(config, self.owner, self.versions, self._held)
         self.link = Link(config.endpoints(), self.register, self.handle)
         self.logs = LogStreams(self.link.send)
-        self._around = Surroundings(self.owner, records, config.orphan_grace, stage_tracker, self._report)
+        self.telemetry = Collector(partial(choose, config.devices.kind, TOOL_SECONDS))
+        self._around = Surroundings(
+            self.owner, records, config.orphan_grace, stage_tracker, self._report, health_facts, self.telemetry,
+            heard_at=lambda: self.link.state.heard_at, occupied=devices_free.looker(config),
+            devices_free_seconds=config.limits.devices_free_seconds,
+        )  # fmt: skip
         self._order: dict[SlotKey, asyncio.Lock] = {}
         self._prepares: dict[SlotKey, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -113,7 +133,7 @@ class NodeManager:
         for record, folder in newest.values():
             log.info("%s generation %d: found in %s", record.slot, record.generation, folder)
             supervisor = Supervisor(record, folder, self._around)
-            supervisor.group_ready = (folder / GROUP_READY_FILE).exists()
+            supervisor.readiness.group_ready = (folder / GROUP_READY_FILE).exists()
             supervisor.reason = "adopting it from an earlier manager"
             self.slots[record.key] = supervisor
             self._spawn(supervisor.run(adopt=True), f"supervise {record.slot}")
@@ -134,6 +154,7 @@ class NodeManager:
             task.cancel()
         self.preparer.release_all()
         self.logs.cancel_all()
+        self.telemetry.close()
         return ending
 
     def _spawn(self, work: Any, name: str) -> asyncio.Task[Any]:
@@ -208,6 +229,8 @@ class NodeManager:
             self._log_request(message.log_request)
         elif kind == "log_cancel":
             self.logs.cancel(message.log_cancel.request_id)
+        elif kind == "probe_request":
+            self._spawn(self._probe(message.probe_request), f"probe {message.probe_request.request_id}")
         elif kind in self._commands:
             self._slot_command(kind, slot, generation, body, message.epoch)
         else:
@@ -266,11 +289,17 @@ class NodeManager:
                 self._refuse(body.slot, body.generation, kind, error.code, error.reason)
             except RecordError as error:
                 self._refuse(body.slot, body.generation, kind, "limits", str(error))
+            except Exception as error:  # a defect must not leave the controller waiting for an answer
+                log.exception("%s %s failed", kind, key)
+                self._refuse(body.slot, body.generation, kind, "limits", f"internal error: {error!r}")
 
     async def _prepare(self, key: SlotKey, message: pb.PrepareMsg, epoch: int) -> None:
         report = await self.preparer.prepare(message, epoch)
         bad = [f"{item.name}: {item.detail}" for item in report.items if not item.ok]
         log.info("%s generation %d prepare: %s", key, message.generation, "; ".join(bad) or "ok")
+        for item in report.items:
+            if item.detail.startswith(WARNING):
+                log.warning("%s generation %d prepare: %s: %s", key, message.generation, item.name, item.detail)
         self.link.send(pb.NodeMessage(prepare_report=report))
 
     async def _release(self, key: SlotKey, message: pb.ReleaseMsg, epoch: int) -> None:
@@ -356,6 +385,10 @@ class NodeManager:
                 raise CommandRefusedError("limits", f"generation {held.record.generation} still runs; stop it first")
             del self.slots[key]
             self.records.forget(key, held.record.generation)
+
+    async def _probe(self, request: pb.ProbeRequest) -> None:
+        report = await probing.probe(request, [one.record for one in self.slots.values()])
+        self.link.send(pb.NodeMessage(probe_report=report))
 
     def _log_request(self, request: pb.LogRequest) -> None:
         if not request.HasField("slot"):

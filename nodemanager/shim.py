@@ -5,13 +5,15 @@ Run as `python -I shim.py GENERATION_FOLDER`. The folder holds `start.json`:
     argv, env, cwd     what is executed, completely (nothing is inherited)
     log_file           gets the engine's stdout and stderr, appended
     orphan_grace       seconds without a renewed lease until the engine is stopped; null = never
+    self_fence         over 0: that grace is so short because an engine that no controller reaches has to end
     stop_grace, drain_seconds   their sum: seconds from SIGTERM to SIGKILL when the shim itself stops the engine
     boot_id            copied into the status
 
 The shim writes `status.json` (what it knows, replaced atomically), `shim.log`, and listens on `shim.sock`
-for managers. Lines of JSON on the socket: {"op": "renew"}, {"op": "status"}, {"op": "stop", "grace": 20.0,
-"mode": "planned"|"failure", "by": "...", "reason": "..."}. It answers and pushes the status with an
-`event`: status, stopping, exit (main process ended), reaped (no descendant is left, and that is on disk).
+for managers. Lines of JSON on the socket: {"op": "renew", "orphan_grace": 600.0, "why": "orphan_grace"},
+{"op": "status"}, {"op": "stop", "grace": 20.0, "mode": "planned"|"failure", "by": "...", "reason": "..."}. It answers
+and pushes the status with an `event`: status, stopping, exit (main process ended), reaped (no descendant is left, and
+that is on disk).
 
 The launching process stays until the engine was started: exit code 0, or 1 with the reason on stderr.
 
@@ -29,6 +31,7 @@ import ctypes
 import errno
 import json
 import os
+import resource
 import selectors
 import signal
 import socket
@@ -47,6 +50,8 @@ PR_SET_CHILD_SUBREAPER = 36
 SWEEP_SECONDS = (0.01, 0.5)  # between two passes over /proc while killing: first, longest
 FROZEN_SECONDS = 10.0  # a wake-up this late means the shim itself was stopped or the machine suspended
 LONGEST_WAIT_SECONDS = 3600.0
+OPEN_FILES = 65536  # more makes programs slow that close every descriptor there could be
+SELF_FENCE = "self_fence"
 
 
 def log(text: str) -> None:
@@ -135,6 +140,18 @@ def send_signal(pid: int, started: int, number: int) -> None:
         os.close(descriptor)
 
 
+def raise_limits() -> None:
+    """Soft limits up to the hard ones: a service or a shell has 1,024 open files and 8 MiB of locked memory, an engine
+    with many connections or with memory pinned for its devices needs more.
+    """
+    for kind, bound in ((resource.RLIMIT_NOFILE, OPEN_FILES), (resource.RLIMIT_MEMLOCK, resource.RLIM_INFINITY)):
+        soft, hard = resource.getrlimit(kind)
+        target = min(bound, hard) if resource.RLIM_INFINITY not in (bound, hard) else max(bound, hard)
+        if soft != resource.RLIM_INFINITY and (target == resource.RLIM_INFINITY or soft < target):
+            with contextlib.suppress(OSError, ValueError):
+                resource.setrlimit(kind, (target, hard))
+
+
 class StartError(Exception):
     """The engine's program could not be executed."""
 
@@ -167,6 +184,7 @@ def start_engine(spec: dict[str, Any], log_descriptor: int) -> int:
             os.dup2(log_descriptor, 1)
             os.dup2(log_descriptor, 2)
             os.umask(spec.get("umask", 0o022))
+            raise_limits()
             step = f"change to the folder {spec['cwd']}"
             os.chdir(spec["cwd"])
             step = f"execute {argv[0]}"
@@ -197,6 +215,7 @@ class Shim:
         self.clients: dict[socket.socket, bytes] = {}
         self.selector = selectors.DefaultSelector()
         self.lease_grace: float | None = spec.get("orphan_grace")
+        self.lease_why = SELF_FENCE if spec.get("self_fence") else "orphan_grace"
         self.renewed_at = time.monotonic()
         self.half_alarmed = False
         self.kill_at: float | None = None
@@ -366,13 +385,20 @@ class Shim:
         silent = now - self.renewed_at
         if silent >= self.lease_grace:
             log(f"ALARM: no manager renewed the lease for {silent:.0f} s: stopping the engine")
-            self.stop(self.own_grace(), "planned", "shim", f"no manager for {silent:.0f} s (orphan_grace)")
+            reason = f"{self.unheard()} for {silent:.0f} s ({self.lease_why})"
+            if self.lease_why == SELF_FENCE:  # the controller counts on it: no time for requests to finish
+                self.stop(float(self.spec["stop_grace"]), "failure", "shim", reason)
+            else:
+                self.stop(self.own_grace(), "planned", "shim", reason)
         elif silent >= self.lease_grace / 2 and not self.half_alarmed:
             self.half_alarmed = True
             log(
                 f"ALARM: no manager renewed the lease for {silent:.0f} s; "
-                f"the engine will be stopped after {self.lease_grace:g} s (orphan_grace)"
+                f"the engine will be stopped after {self.lease_grace:g} s ({self.lease_why})"
             )
+
+    def unheard(self) -> str:
+        return "no manager that hears a controller" if self.lease_why == SELF_FENCE else "no manager"
 
     def renew(self) -> None:
         self.renewed_at = time.monotonic()
@@ -439,6 +465,7 @@ class Shim:
             if "orphan_grace" in message:  # the manager's setting may have changed since the start
                 grace = message["orphan_grace"]
                 self.lease_grace = None if grace is None else float(grace)
+                self.lease_why = str(message.get("why", "orphan_grace"))
             self.renew()
         elif op == "status":
             self.push("status", client)
@@ -474,8 +501,9 @@ class Shim:
             asleep_at = time.monotonic()
             ready = self.selector.select(wait)
             late = time.monotonic() - asleep_at - wait
-            if late > FROZEN_SECONDS:
-                # Whatever froze this process froze the manager too: it gets its chance to renew first.
+            if late > FROZEN_SECONDS and self.lease_why != SELF_FENCE:
+                # Whatever froze this process froze the manager too: it gets its chance to renew first. Not with a
+                # fence: meanwhile a controller may have started another engine.
                 self.renewed_at += late
             for key, _ in ready:
                 if key.fileobj is self.listener:

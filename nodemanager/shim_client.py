@@ -86,8 +86,11 @@ class ShimClient:
                 return
             yield json.loads(line)
 
-    def renew(self, orphan_grace: float | None) -> None:
-        self._send({"op": "renew", "orphan_grace": orphan_grace})
+    def renew(self, grace: float | None, why: str = "orphan_grace") -> None:
+        """From now on the engine may run for `grace` seconds (None = for ever) without another renewal; `why` names the
+        setting for the shim's log.
+        """
+        self._send({"op": "renew", "orphan_grace": grace, "why": why})
 
     def stop(self, grace: float, mode: str, by: str, reason: str) -> None:
         """SIGTERM now, SIGKILL to the tree after `grace` seconds; a second call can only shorten that."""

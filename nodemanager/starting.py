@@ -5,7 +5,7 @@ limits.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from motor_rpc import control_pb2 as pb
@@ -14,12 +14,15 @@ from engine_launch.command import command_digest
 from engine_launch.model import NodeLocal
 from engine_launch.profiles import UnknownProfile, resolve
 from nodemanager import environment, netif
+from nodemanager.checks import Checks
 from nodemanager.config import NodeConfig
 from nodemanager.engine_offer import EngineError, final_argv
 from nodemanager.environment import EngineEnvironmentError, ScriptCache
+from nodemanager.lease import first_grace
 from nodemanager.left_overs import Owner
 from nodemanager.model_check import check_model
-from nodemanager.prepare import Reservation, check_devices
+from nodemanager.prepare import Reservation
+from nodemanager.prepare_checks import check_devices
 from nodemanager.records import Records, StartRecord, boot_id
 from nodemanager.slots import SlotKey
 
@@ -58,7 +61,7 @@ async def make_record(
         raise CommandRefusedError(
             "limits", f"no engine {message.engine!r} in the node file, it has: {', '.join(config.engines)}"
         )
-    devices = check_devices(config, key, list(message.devices), place.leased)
+    devices = check_devices(config, list(message.devices), place.leased)
     if not devices.ok:
         raise CommandRefusedError("limits", devices.detail)
     address = message.address or place.address
@@ -84,8 +87,10 @@ async def make_record(
     record = StartRecord(
         slot=str(key), generation=message.generation, epoch=epoch, run_id=message.run_id,
         config_digest=message.config_digest, argv=argv, env=env.values, cwd=str(folder),
-        log_file=str(log_path(config, key, message.generation)), orphan_grace=config.orphan_grace,
-        stop_grace=message.stop_grace_seconds, boot_id=boot_id(), drain_seconds=message.drain_seconds,
+        log_file=str(log_path(config, key, message.generation)),
+        orphan_grace=first_grace(config.orphan_grace, message.self_fence_seconds),
+        self_fence=message.self_fence_seconds, stop_grace=message.stop_grace_seconds,
+        drain_seconds=message.drain_seconds, boot_id=boot_id(),
         role=message.role, engine=message.engine, engine_profile=message.engine_profile,
         headless=message.headless,
         api_host=_probe_host(message.api_host, address), api_port=message.api_port,
@@ -94,7 +99,7 @@ async def make_record(
         argv_digest=environment.digest(argv),
         env_digest=environment.digest(env.values), created_at=time.time(),
         address=address, master_addr=message.master_dp_ip, master_port=message.master_port,
-        dp_rpc_port=message.dp_rpc_port,
+        dp_rpc_port=message.dp_rpc_port, health=asdict(Checks.from_message(message)),
     )  # fmt: skip
     return record, env.scrubbed
 

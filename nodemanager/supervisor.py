@@ -13,20 +13,29 @@ import os
 import re
 import signal
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from motor_rpc import control_pb2 as pb
 
-from nodemanager import health, left_overs, shim_client, workers
-from nodemanager.aside import in_thread
-from nodemanager.evidence import EndOfEngine, explain_end
-from nodemanager.log_follower import LogFollower, tail
+from nodemanager import left_overs, shim_client, workers
+from nodemanager.device_memory import Occupied
+from nodemanager.devices_free import wait_until_free
+from nodemanager.engine_report import slot_report
+from nodemanager.evidence import EndOfEngine, explain_end, last_lines
+from nodemanager.force import end_by_force
+from nodemanager.idleness import TELL_SECONDS
+from nodemanager.lease import SELF_FENCE, lease
+from nodemanager.log_follower import LogFollower
+from nodemanager.readiness import Readiness
 from nodemanager.records import Records, StartRecord, boot_id
 from nodemanager.shim_client import ShimClient, ShimError
-from nodemanager.stages import LAST_LINES, StageTracker
+from nodemanager.stages import StageTracker
+from nodemanager.telemetry.collector import Collector, Watched
+from nodemanager.telemetry.process_cpu import WorkerProcess
+from nodemanager.vitals import Facts, Vitals
 
 log = logging.getLogger(__name__)
 
@@ -37,13 +46,10 @@ FAILED = pb.ENGINE_STATE_FAILED
 STOPPING = pb.ENGINE_STATE_STOPPING
 STOPPED = pb.ENGINE_STATE_STOPPED
 
-CONTROLLER = "controller"  # who asks a shim to stop, as its record says
+CONTROLLER, MANAGER = "controller", "node manager"  # who asks a shim to stop, as its record says
 
-LONGEST_RENEWAL_SECONDS = 60.0
+TRIES, CALM_SECONDS = 3, 10.0  # a defect that comes back so often, each time within so long, is reported
 LOOK_SECONDS = {LOADING: 0.5, READY: 2.0}
-COUNT_SECONDS = {LOADING: 1.0, READY: 5.0}  # the process table is not free to read
-COUNT_LIMIT_SECONDS = 2.0
-HEALTH_STRIKES = 3  # a ready engine that is late once is not unready
 LAUNCHING_SECONDS = 2.0  # a shim that an earlier manager launched in its last moment appears within this time
 LAST_RESORT_SECONDS = 15.0  # over the grace, until the manager kills past a shim that does not obey
 
@@ -60,6 +66,11 @@ class StopRequest:
     mode: str  # planned | failure
     grace: float
     reason: str
+    by: str = CONTROLLER
+
+
+async def _none_occupied(devices: Sequence[str]) -> list[Occupied]:
+    return []
 
 
 @dataclass
@@ -71,6 +82,11 @@ class Surroundings:
     orphan_grace: float | None
     tracker: Callable[[StartRecord], StageTracker]
     on_change: Callable[[Supervisor], None]
+    facts: Callable[[StartRecord], Facts]
+    telemetry: Collector
+    heard_at: Callable[[], float | None] = lambda: None  # a controller's last word, on the monotonic clock
+    occupied: Callable[[Sequence[str]], Awaitable[list[Occupied]]] = _none_occupied
+    devices_free_seconds: float = 60.0  # after this a stop is confirmed although they are not free
     worker_title: re.Pattern[str] = field(default=workers.WORKER_TITLE)
 
 
@@ -88,17 +104,15 @@ class Supervisor:
         self.pid = 0
         self.end: EndOfEngine | None = None
         self.last_lines: list[str] = []
-        self.workers_seen = 0
-        self.group_ready = False
+        self.devices_busy = ""  # what was not free when the wait for it was over
+        self.vitals = Vitals(record, folder, around.facts(record), self._evaluate)
+        self.readiness = Readiness(record, self.tracker, self.vitals, around.worker_title)
         self.stop_request: StopRequest | None = None
         self.finished = asyncio.Event()  # nothing of this start runs any more
         self.looked = asyncio.Event()  # `state` is what was seen, not what was assumed
         self._status: dict[str, Any] = {}
-        self._health: health.Health | None = None
-        self._strikes = 0
-        self._counted_at = 0.0
         self._look_now = asyncio.Event()
-        self._counting: asyncio.Task[None] | None = None
+        self._stop_asked = asyncio.Event()
         self._client: ShimClient | None = None
         self._helpers: list[asyncio.Task[None]] = []
         self._watching = False
@@ -111,31 +125,69 @@ class Supervisor:
     async def run(self, adopt: bool = False) -> None:
         """Start the engine (or adopt the one that an earlier manager started) and see it to its end."""
         try:
-            if adopt:
-                self._follower.read_rest()
-                self.tracker.since = _modified(self.record.log_file)
-            else:
-                await self._launch()
-            await self._keep(self._see_to_its_end)
+            await self._live(adopt)
+        except Exception as error:
+            log.exception("%s: its supervision broke", self.key)
+            await self._go_on_broken(error)
         finally:
+            self._watch_no_more()
             for task in self._helpers:
                 task.cancel()
             if self._client is not None:
                 self._client.close()
 
+    async def _live(self, adopt: bool) -> None:
+        if adopt:
+            self._follower.read_rest()
+            self.tracker.since = _modified(self.record.log_file)
+            self.readiness.idleness.begin(self.tracker.since)
+        else:
+            await self._launch()
+        await self._keep(self._see_to_its_end, give_up=True)
+
     async def _see_to_its_end(self) -> None:
         await self._attend()
         await self._leave_nothing()
 
-    async def _keep(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Do `work` until it is done: an engine must not lose its supervisor to a defect or a full table."""
+    async def _keep(self, work: Callable[[], Awaitable[None]], give_up: bool = False) -> None:
+        """Do `work` until it is done: an engine must not lose its supervisor to a full table. An error that stays is
+        reported; then it goes on all the same, or is raised with `give_up`.
+        """
+        failures = 0
         while True:
+            began_at = time.monotonic()
             try:
                 await work()
                 return
-            except Exception:
+            except Exception as error:
                 log.exception("%s: going on after an error", self.key)
+                failures = failures + 1 if time.monotonic() - began_at < CALM_SECONDS else 1
+                if failures >= TRIES:
+                    if give_up:
+                        raise
+                    self._internal_error(error)
                 await asyncio.sleep(1.0)
+
+    def _internal_error(self, error: Exception) -> None:
+        """A defect here, not of the engine; but an engine that nobody can look after is no good either."""
+        if self.state in (FAILED, STOPPING, STOPPED):
+            return
+        text = f"internal error: {type(error).__name__}: {error}; the engine may still run, see the node manager's log"
+        try:
+            self._become(FAILED, f"rank {self.key.node_rank}: {text}")
+        except Exception:
+            log.exception("%s: cannot be reported", self.key)
+
+    async def _go_on_broken(self, error: Exception) -> None:
+        """Say so, and wait for the word to end it."""
+        self._internal_error(error)
+        if self.stop_request is None:
+            await self._stop_asked.wait()
+        await end_by_force(self._left_overs, lambda: self.around.records.status(self.folder), str(self.key))
+        if self.end is None:
+            self.end = EndOfEngine(f"rank {self.key.node_rank}: ended by force after an internal error", None, None, "")
+        self.finished.set()
+        self._stopped()
 
     async def _launch(self) -> None:
         try:
@@ -169,7 +221,7 @@ class Supervisor:
         shim_client.collect(self._status)
 
     async def _converse(self, client: ShimClient) -> None:
-        client.renew(self.around.orphan_grace)
+        self._renew_lease()
         if self.stop_request is not None:
             self._send_stop()
         try:
@@ -184,10 +236,10 @@ class Supervisor:
         self._status = status
         self.pid = int(status.get("engine_pid") or 0)
         stop = status.get("stop") or {}
-        if self.stop_request is None and stop.get("by") == CONTROLLER:
+        if self.stop_request is None and stop.get("by") in (CONTROLLER, MANAGER):
             # Asked for when an earlier manager ran: what comes of it is a stop, not a failure.
             grace = self.record.drain_seconds + self.record.stop_grace
-            self.stop_request = StopRequest(stop["mode"], grace, stop["reason"])
+            self.stop_request = StopRequest(stop["mode"], grace, stop["reason"], stop["by"])
             if status["state"] == "stopping":
                 self._become(STOPPING, f"{stop['mode']} stop: {stop['reason']}")
                 self.looked.set()
@@ -199,20 +251,27 @@ class Supervisor:
     def _engine_runs(self) -> None:
         if not self._watching:
             self._watching = True
-            for work in (self._follower.follow, self._renew, self._look_again):
+            for work in (self._follower.follow, self._renew, self._look_again, self.vitals.watch):
                 self._helpers.append(asyncio.create_task(self._keep(work)))
+            checks = self.vitals.checks
+            watched = Watched(
+                tuple(self.record.devices), self._worker_processes, checks.sample_interval, checks.collector_timeout,
+                self.vitals.take_look,
+            )  # fmt: skip
+            self.around.telemetry.watch(str(self.key), watched)
         if self.state == STARTING:
-            self._become(LOADING, self._loading_reason())
+            self._become(LOADING, self.readiness.judge(False)[1])
 
     def _engine_ended(self) -> None:
         """Called for `exit` and again for `reaped`; the first one counts."""
         if self.end is not None:
             return
+        self._watch_no_more()
         self._follower.read_rest()
-        self.last_lines = tail(Path(self.record.log_file), LAST_LINES)
+        self.last_lines = last_lines(Path(self.record.log_file))
         asked = self.stop_request is not None
         self.end = explain_end(self.record.key.node_rank, self._status, self.tracker, asked)
-        self.workers_seen = 0
+        self.readiness.end()
         if asked:
             self._become(STOPPING, f"{self.end.text}; ending what is left of it")
         else:
@@ -233,6 +292,8 @@ class Supervisor:
                 break
             pids = " ".join(map(str, left[:10]))
             self._become(self.state, f"{len(left)} process(es) do not die after SIGKILL: {pids}")
+        around = self.around
+        self.devices_busy = await wait_until_free(around.occupied, self.record.devices, around.devices_free_seconds)
         self.finished.set()
         if self.stop_request is not None:
             self._stopped()
@@ -246,6 +307,8 @@ class Supervisor:
 
     def stop(self, request: StopRequest) -> None:
         """Begin the end, or shorten it; asked in any state, the end is `stopped`."""
+        self._watch_no_more()
+        self._stop_asked.set()
         if self.stop_request is None or request.grace < self.stop_request.grace:
             self.stop_request = request
             if not self.finished.is_set():
@@ -260,13 +323,13 @@ class Supervisor:
 
     def set_group_ready(self, ready: bool) -> None:
         """The controller's word on the group's master; without it a follower is not ready."""
-        self.group_ready = ready
+        self.readiness.group_ready = ready
         self._evaluate()
 
     def _send_stop(self) -> None:
         request = self.stop_request
         if self._client is not None and request is not None:
-            self._client.stop(request.grace, request.mode, CONTROLLER, request.reason)
+            self._client.stop(request.grace, request.mode, request.by, request.reason)
 
     async def _last_resort(self, grace: float) -> None:
         """A frozen or deaf shim must not keep the engine alive."""
@@ -280,93 +343,74 @@ class Supervisor:
     def _stopped(self) -> None:
         request = self.stop_request
         how = self.end.text if self.end else "nothing was running"
-        self._become(STOPPED, f"{request.mode if request else 'planned'} stop done: {how}")
+        busy = f"; {self.devices_busy}" if self.devices_busy else ""
+        why = f" ({request.reason})" if request and request.by == MANAGER else ""
+        self._become(STOPPED, f"{request.mode if request else 'planned'} stop{why} done: {how}{busy}")
 
     # --- while it runs
 
+    def _watch_no_more(self) -> None:
+        """No questions during a stop: a server that drains answers them with nonsense."""
+        self.around.telemetry.drop(str(self.key))
+        self.vitals.stop()
+
+    def _worker_processes(self) -> list[WorkerProcess]:
+        return [WorkerProcess(str(self.key), one.title, one.pid) for one in self.readiness.presence.computing]
+
     async def _renew(self) -> None:
-        """Keep the shim's lease, whether or not a controller can be heard."""
-        grace = self.around.orphan_grace
+        """Keep the shim's lease; end the engine where no controller was heard for `self_fence`."""
         while True:
-            if self._client is not None:
-                self._client.renew(grace)
-            await asyncio.sleep(min(LONGEST_RENEWAL_SECONDS, grace / 10 if grace else LONGEST_RENEWAL_SECONDS))
+            pause = self._renew_lease()
+            await asyncio.sleep(pause)
+
+    def _renew_lease(self) -> float:
+        """Seconds until it has to be done again."""
+        granted = lease(self.around.orphan_grace, self.record.self_fence, self.around.heard_at(), time.monotonic())
+        if granted.silent is not None and self.stop_request is None and self.end is None:
+            reason = f"{SELF_FENCE}: no controller heard for {granted.silent:.0f} s"
+            self.stop(StopRequest("failure", self.record.stop_grace, reason, MANAGER))
+        elif granted.renew and self._client is not None:
+            self._client.renew(granted.grace, granted.why)
+        return granted.pause
 
     async def _look_again(self) -> None:
         while True:
             self._look_now.clear()
             if self.state in LOOK_SECONDS:
-                await self._look()
+                await self.readiness.look(self.pid, loading=self.state == LOADING)
                 self._evaluate()
                 self.looked.set()
-            doubtful = self.state == READY and self._strikes > 0
+            doubtful = self.state == READY and self.readiness.doubtful
             pause = LOOK_SECONDS[LOADING] if doubtful else LOOK_SECONDS.get(self.state, 1.0)
             alarm = asyncio.get_running_loop().call_later(pause, self._look_now.set)
             await self._look_now.wait()
             alarm.cancel()
 
-    async def _look(self) -> None:
-        if self.record.api_port:
-            found = await health.probe(self.record.api_host, self.record.api_port, self.record.health_path)
-            self._strikes = 0 if found.ok else self._strikes + 1
-            self._health = found
-        now = time.monotonic()
-        if now - self._counted_at >= COUNT_SECONDS.get(self.state, 1.0) and self._counting is None:
-            self._counted_at = now
-            self._counting = asyncio.create_task(self._count_workers())
-        if self._counting is not None:
-            # Reading a process in trouble may block for ever: the last count stands, and nothing else waits.
-            await asyncio.wait([self._counting], timeout=COUNT_LIMIT_SECONDS)
-
-    async def _count_workers(self) -> None:
-        titles = await in_thread(workers.worker_titles, self.pid, self.around.worker_title)
-        self._counting = None
-        self.workers_seen = len(titles)
-
     def _read_lines(self, lines: list[str]) -> None:
         now = time.monotonic()
-        # Not `any(...)`: every line has to be fed.
-        if [line for line in lines if self.tracker.feed(line, now)]:
+        before = (self.tracker.stage, self.tracker.fatal)
+        for line in lines:
+            self.tracker.feed(line, now)
+            self.readiness.idleness.line(line, now)
+            if self.state == READY:
+                self.vitals.take_line(line)
+        if (self.tracker.stage, self.tracker.fatal) != before:
             self._look_now.set()
-            if self.state == LOADING:
-                self._become(LOADING, self._loading_reason())
+        self._evaluate()
+
+    @property
+    def workers_seen(self) -> int:
+        return self.readiness.presence.seen
 
     @property
     def workers_up(self) -> bool:
-        """Every expected worker is there and has met the others."""
-        return self.workers_seen >= self.record.expected_workers and self.tracker.past_rendezvous
+        return self.readiness.workers_up
 
     def _evaluate(self) -> None:
         """Loading or ready, from what was last seen."""
-        if self.state not in (LOADING, READY):
-            return
-        if self.record.api_port:
-            ready = self._health is not None and (
-                self._health.ok or (self.state == READY and self._strikes < HEALTH_STRIKES)
-            )
-            why = "the API server answers"
-        else:
-            ready = self.workers_up and self.group_ready
-            why = "all workers are up and the master is ready"
-        if ready:
-            self._become(READY, why)
-        elif self.state == READY:
-            self._become(LOADING, self._lost_readiness())
-        else:
-            self._become(LOADING, self._loading_reason())
-
-    def _lost_readiness(self) -> str:
-        if self.record.api_port:
-            return f"was ready: {self._health.detail if self._health else 'no answer'}"
-        if not self.workers_up:
-            return f"was ready: {self.workers_seen} of {self.record.expected_workers} workers are left"
-        return "was ready: the group's master is not"
-
-    def _loading_reason(self) -> str:
-        rank = f"rank {self.key.node_rank}"
-        if not self.record.api_port and self.workers_up:
-            return f"{rank}: workers are up, waiting for the group's master"
-        return f"{rank}: {self.tracker.headline}"
+        if self.state in (LOADING, READY):
+            ready, why = self.readiness.judge(self.state == READY)
+            self._become(READY if ready else LOADING, why)
 
     # --- telling
 
@@ -381,7 +425,10 @@ class Supervisor:
             self._changed()
 
     def _worth_telling(self) -> tuple[object, ...]:
-        return (self.state, self.reason, self.tracker.stage, self.workers_seen, self.workers_up)
+        idle = int(self.idle_seconds() // TELL_SECONDS) if self.state == LOADING else 0
+        return (
+            self.state, self.reason, self.tracker.stage, self.workers_seen, self.workers_up, idle, self.vitals.news()
+        )  # fmt: skip
 
     def _changed(self) -> None:
         self._told = self._worth_telling()
@@ -390,27 +437,12 @@ class Supervisor:
     def stage_seconds(self) -> float:
         return max(0.0, time.monotonic() - self.tracker.since)
 
+    def idle_seconds(self) -> float:
+        return self.readiness.idleness.seconds(time.monotonic())
+
     def report(self) -> pb.SlotReport:
         """What the controller is told; complete each time."""
-        record = self.record
-        message = pb.SlotReport(
-            slot=self.key.message(), generation=record.generation, epoch=record.epoch, run_id=record.run_id,
-            config_digest=record.config_digest, state=self.state, stage=self.tracker.stage,
-            stage_seconds=self.stage_seconds(), reason=self.reason, workers_up=self.workers_up,
-            workers_seen=self.workers_seen, workers_expected=record.expected_workers, pid=self.pid,
-            argv_digest=record.argv_digest, env_digest=record.env_digest, devices=record.devices,
-            address=record.address, master_addr=record.master_addr, master_port=record.master_port,
-            api_port=record.api_port, dp_rpc_port=record.dp_rpc_port,
-        )  # fmt: skip
-        if self.end is not None:
-            if self.end.exit_code is not None:
-                message.exit_code = self.end.exit_code
-            if self.end.exit_signal is not None:
-                message.exit_signal = self.end.exit_signal
-            if self.state == FAILED:
-                message.last_log_lines.extend(self.last_lines)
-                message.failure_class = self.end.failure_class
-        return message
+        return slot_report(self)
 
 
 def _modified(path: str) -> float:

@@ -2,9 +2,9 @@
 
 It takes vLLM's command line, prints vLLM's stage lines, has one child process per worker with vLLM's
 titles, meets the other ranks at the master's port (rank 0's worker listens there, the others dial), and
-serves the API on the master. Like vLLM 0.32 (facts of that version): a master does not notice that a
-follower died, a follower does not notice that the master died, and a headless process exits with 0 some
-time after its worker was killed.
+serves the API on the master. A request is a step of all workers: one that is frozen holds it up for ever.
+Like vLLM 0.32 (facts of that version): a master does not notice that a follower died, a follower does not
+notice that the master died, and a headless process exits with 0 some time after its worker was killed.
 
 It can be told to misbehave by SCRIPTED_ENGINE in its environment, JSON with these keys, all optional, or
 by a file `<node rank>.json` or `all.json` with the same content in the folder that its key `control`
@@ -21,7 +21,9 @@ names:
     port_taken_seconds    until a taken master port ends it, 92 in the real one         (0.2)
     grandchild      true: starts a process in a session of its own that outlives it
     health          HTTP status of /health when ready; looked up anew each time         (200)
-    hang_requests   true: requests get no answer while /health is 200
+    hang_requests   true: requests get no answer while /health is 200; looked up anew all the time
+    request_status  HTTP status of the answer to a request; looked up anew each time     (200)
+    step_seconds    that every worker of the engine computes for a request; looked up anew (0.002)
 """
 
 from __future__ import annotations
@@ -38,12 +40,14 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 VERSION = "0.32.0"
 STAGES = ("process", "config", "engine", "rendezvous", "joined", "weights", "kv_cache", "warm_up", "http")
 PR_SET_PDEATHSIG = 1
+LISTENERS: list[socket.socket] = []  # kept open: the port stays taken while rank 0 lives
 
 
 def read_behaviour(rank: int) -> dict[str, Any]:
@@ -149,14 +153,46 @@ def worker_main(arguments: argparse.Namespace, rank: int, local_rank: int) -> in
     at.stage("kv_cache", "CPU KV cache size: 4,096 tokens", "kv_cache_utils.py:1")
     at.tell("ready")
     signal.signal(signal.SIGTERM, signal.SIG_IGN if behaviour.get("ignore_sigterm") else lambda *_: os._exit(0))
-    while True:  # serving
+    if rank == 0:
+        lead_steps(at, meeting or [], arguments.node_rank)
+    else:
+        follow_steps(meeting or [], arguments.node_rank)
+    while True:
         time.sleep(3600)
-        assert meeting is not None or places.world == 1
+
+
+def compute(node_rank: int) -> None:
+    """Use processor time, as a step does."""
+    end = time.monotonic() + float(read_behaviour(node_rank).get("step_seconds", 0.002))
+    while time.monotonic() < end:
+        pass
+
+
+def lead_steps(at: Script, peers: list[socket.socket], node_rank: int) -> None:
+    """Rank 0: for each word of its parent one step of all ranks, with the parent's leave to wait for ever."""
+    for _ in iter(sys.stdin.buffer.readline, b""):
+        try:
+            for peer in peers:
+                peer.sendall(b"step\n")
+            compute(node_rank)
+            done = all(peer.recv(5) for peer in peers)
+        except OSError:
+            done = False
+        at.tell("done" if done else "broken")
+
+
+def follow_steps(peers: list[socket.socket], node_rank: int) -> None:
+    """The others do their part until rank 0 is gone, which they do not notice otherwise."""
+    with contextlib.suppress(OSError):
+        for peer in peers:
+            while peer.recv(5):
+                compute(node_rank)
+                peer.sendall(b"done\n")
 
 
 def meet(address: str, port: int, rank: int, world: int) -> list[socket.socket]:
-    """Rank 0 listens and waits for all others; they dial, for ever, and wait for its word. OSError: port
-    taken.
+    """Rank 0 listens and waits for all others; they dial, for ever, and wait for its word. The connections to the
+    peers. OSError: port taken.
     """
     if rank == 0:
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
@@ -172,7 +208,8 @@ def meet(address: str, port: int, rank: int, world: int) -> list[socket.socket]:
                 arrived[word] = peer
         for peer in arrived.values():
             peer.sendall(b"go\n")
-        return [listener, *arrived.values()]
+        LISTENERS.append(listener)
+        return list(arrived.values())
     while True:
         with contextlib.suppress(OSError):
             peer = socket.create_connection((address, port), timeout=5)
@@ -225,6 +262,8 @@ class Engine:
         self.name = "MainProcess" if arguments.headless else "APIServer"
         self.workers: list[subprocess.Popen[bytes]] = []
         self.pipes: list[int] = []
+        self.words: list[str] = []  # of the workers
+        self.stepping = threading.Lock()
         self.stopping = threading.Event()
 
     def run(self) -> int:
@@ -272,6 +311,7 @@ class Engine:
                     executable=sys.executable,
                     env={**os.environ, "SCRIPTED_PIPE": str(write)},
                     pass_fds=(write,),
+                    stdin=subprocess.PIPE,
                 )
             )
             os.close(write)
@@ -279,7 +319,7 @@ class Engine:
 
     def wait_for_workers(self) -> int | None:
         """None when all workers are ready; else the code to exit with."""
-        words: list[str] = []
+        words = self.words
         threads = [threading.Thread(target=self.read_words, args=(pipe, words), daemon=True) for pipe in self.pipes]
         for thread in threads:
             thread.start()
@@ -295,6 +335,21 @@ class Engine:
     def read_words(self, pipe: int, words: list[str]) -> None:
         with os.fdopen(pipe, "r") as file:
             words.extend(iter(lambda: file.readline().strip(), ""))
+
+    def step(self) -> bool:
+        """One step of all workers, however long it takes; False if a rank is gone."""
+        with self.stepping:
+            self.words.clear()
+            leader = self.workers[0].stdin
+            assert leader is not None
+            try:
+                leader.write(b"step\n")
+                leader.flush()
+            except OSError:
+                return False
+            while not self.words:
+                time.sleep(0.002)
+            return self.words[0] == "done"
 
     def dead_worker(self) -> int | None:
         """Exit code of the parent if one of its workers ended: 1 while it starts."""
@@ -324,7 +379,7 @@ class Engine:
         a = self.arguments
         at.stage("http", f"Starting vLLM server on http://{a.host or '0.0.0.0'}:{a.port}", "launcher.py:40")
         try:
-            server = make_server(a, self.behaviour)
+            server = make_server(a, self.step)
         except OSError as error:
             sys.stderr.write(f"OSError: [Errno {error.errno}] Address already in use: port {a.port}\n")
             return self.end(1)
@@ -360,8 +415,11 @@ class BoundedServer(http.server.ThreadingHTTPServer):
     allow_reuse_address = True
 
 
-def make_server(arguments: argparse.Namespace, behaviour: dict[str, Any]) -> BoundedServer:
-    """/health, /v1/models, /v1/completions and /metrics on the API address. OSError if the port is taken."""
+def make_server(arguments: argparse.Namespace, step: Callable[[], bool]) -> BoundedServer:
+    """/health, /v1/models, /v1/completions and /metrics on the API address. OSError if the port is taken.
+
+    `step` does a request's work.
+    """
     names = arguments.served_model_name or [arguments.model]
     served = {"requests": 0}
 
@@ -374,17 +432,22 @@ def make_server(arguments: argparse.Namespace, behaviour: dict[str, Any]) -> Bou
                 self.answer(200, json.dumps({"object": "list", "data": models}).encode())
             elif self.path == "/metrics":
                 text = 'vllm:num_requests_running{engine="0"} 0.0\n'
-                text += 'vllm:iteration_tokens_total_count{engine="0"} '
-                self.answer(200, f"{text}{served['requests']}\n".encode(), "text/plain")
+                counters = ("generation_tokens_total", "prompt_tokens_total", "iteration_tokens_total_count")
+                text += "".join(f'vllm:{name}{{engine="0"}} {served["requests"]}.0\n' for name in counters)
+                self.answer(200, text.encode(), "text/plain")
             else:
                 self.answer(404, b'{"detail":"Not Found"}')
 
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))) or b"{}")
-            if behaviour.get("hang_requests"):
-                time.sleep(3600)
             if self.path not in ("/v1/completions", "/v1/chat/completions"):
                 self.answer(404, b'{"detail":"Not Found"}')
+                return
+            while read_behaviour(arguments.node_rank).get("hang_requests"):
+                time.sleep(0.05)
+            status = read_behaviour(arguments.node_rank).get("request_status", 200)
+            if status != 200 or not step():
+                self.answer(status if status != 200 else 500, b'{"error":{"message":"EngineCore failed"}}')
                 return
             served["requests"] += 1
             text = "Paris"

@@ -110,6 +110,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
             service.sessions.pop(session.session_id, None)
             if service.node_sessions.get(node_id) == session.session_id:
                 del service.node_sessions[node_id]
+                service.prober.node_gone(node_id, cause)
             service.feed(e.NodeDisconnected(service.clock(), service.nonce(), session.session_id, node_id, cause))
 
     async def _first_message(self, context: grpc.aio.ServicerContext[Any, Any]) -> pb.RegisterMsg | None:
@@ -167,6 +168,8 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
                 )
             elif kind == "log_chunk":
                 self._logs.take(message.log_chunk)
+            elif kind == "probe_report":
+                service.prober.take(node_id, message.probe_report)
             else:
                 event = wire.event(message, session.session_id, node_id, session.last_heard, service.nonce())
                 if event is None:

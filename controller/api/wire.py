@@ -6,8 +6,10 @@ from motor_rpc import control_pb2 as pb
 
 from controller.core import actions as a
 from controller.core import events as e
-from controller.core.model import Liveness, MemberReport, MemberState, NodeOffer, Placement, SlotKey
+from controller.core.model import Liveness, MemberReport, MemberState, NodeOffer, Placement, SlotKey, Timers
 from engine_launch.command import build_command
+from engine_launch.flags import read_options
+from engine_launch.health import canary_prompt_tokens, served_model
 from engine_launch.model import Assignment, EngineSpec, Role
 
 PROTOCOL = 1
@@ -143,7 +145,10 @@ def assignment(instance: str, role: str, slot: SlotKey, placed: Placement) -> As
     )  # fmt: skip
 
 
-def prepare(action: a.SendPrepare, role: str, spec: EngineSpec, reservation_seconds: float) -> pb.PrepareMsg:
+def prepare(
+    action: a.SendPrepare, role: str, spec: EngineSpec, reservation_seconds: float, wall_clock: float
+) -> pb.PrepareMsg:
+    """`wall_clock`: Unix time now, against which the node checks its own."""
     placed = action.placement
     command = build_command(spec, assignment(action.slot.instance, role, action.slot, placed))
     return pb.PrepareMsg(
@@ -161,10 +166,11 @@ def prepare(action: a.SendPrepare, role: str, spec: EngineSpec, reservation_seco
         ports=command.ports,
         deadline_seconds=action.deadline_seconds,
         reservation_seconds=reservation_seconds,
+        controller_time=wall_clock,
     )
 
 
-def start(action: a.SendStart, role: str, spec: EngineSpec, stop_grace: float) -> pb.StartCmdMsg:
+def start(action: a.SendStart, role: str, spec: EngineSpec, timers: Timers) -> pb.StartCmdMsg:
     placed = action.placement
     command = build_command(spec, assignment(action.slot.instance, role, action.slot, placed))
     return pb.StartCmdMsg(
@@ -188,8 +194,28 @@ def start(action: a.SendStart, role: str, spec: EngineSpec, stop_grace: float) -
         api_host=command.api_host or "",
         health_path=command.health_path or "",
         expected_workers=command.expected_workers,
-        stop_grace_seconds=stop_grace,
+        stop_grace_seconds=timers.stop_grace,
         drain_seconds=command.drain_seconds,
         address=placed.address,
         dp_rpc_port=placed.dp_rpc_port or 0,
+        self_fence_seconds=timers.self_fence,
+        health=health_settings(spec, has_api=not command.headless),
+    )
+
+
+def health_settings(spec: EngineSpec, has_api: bool) -> pb.HealthSettings:
+    """The health checks of one process: a headless one is never asked, its devices are watched all the same."""
+    checks = spec.health
+    given = next((o.value for o in read_options(spec.engine_config) if o.name == "served-model-name"), None)
+    return pb.HealthSettings(
+        canary=checks.canary and has_api,
+        canary_off_reason=checks.canary_off_reason if has_api else "headless: the group's master is asked",
+        canary_interval_seconds=checks.canary_interval,
+        canary_deadline_seconds=checks.canary_deadline,
+        warm_up_deadline_seconds=checks.warm_up_deadline,
+        canary_prompt_tokens=canary_prompt_tokens(spec.shape.pcp),
+        served_model=served_model(given, spec.model),
+        usage_threshold_percent=checks.usage_threshold,
+        sample_interval_seconds=checks.sample_interval,
+        collector_timeout_seconds=checks.collector_timeout,
     )

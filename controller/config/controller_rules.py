@@ -30,6 +30,7 @@ class Listen:
 class StoreSettings:
     kind: str  # sqlite | memory
     path: Path  # of the sqlite file
+    allow_network_fs: bool = False
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ def read_settings(controller: Controller, folder: Path, findings: Findings) -> S
         rest=Listen(controller.rest.host, controller.rest.port),
         grpc=Listen(controller.grpc.host, controller.grpc.port),
         insecure=controller.insecure,
-        store=StoreSettings(controller.store.kind, folder / controller.store.path),
+        store=StoreSettings(controller.store.kind, folder / controller.store.path, controller.store.allow_network_fs),
         log_level=controller.log_level,
     )
 
@@ -104,6 +105,13 @@ def read_timers(settings: TimerSettings, drains: Mapping[str, float], findings: 
                 got=Shown(f"{getattr(timers, high):g} s"),
                 expected=f"at least {getattr(timers, low):g} s",
             )
+    if 0 < timers.self_fence <= 3 * node_timeout:
+        findings.error(
+            (*_TIMERS, "self_fence"),
+            f"is not longer than three node timeouts of {node_timeout:g} s: a controller's restart would stop engines",
+            got=Shown(f"{timers.self_fence:g} s"),
+            expected=f"0 (never), or more than {3 * node_timeout:g} s",
+        )
     section, drain = max(drains.items(), key=lambda item: item[1], default=("the engines", 0.0))
     if drain + STOP_MARGIN >= timers.stop_timeout:
         findings.error(

@@ -14,6 +14,7 @@ from controller.config.engine_input import EngineInput, read_engine
 from controller.config.env_rules import read_env
 from controller.config.errors import Findings, Problem, Severity
 from controller.config.flag_rules import check_options, drain_of
+from controller.config.health_rules import check_health, hang_settings, health_checks
 from controller.config.load import Document, read_document
 from controller.config.port_rules import RolePorts, read_ports
 from controller.config.rules import check_shape
@@ -72,6 +73,7 @@ def deployment_from(document: Document) -> LoadedDeployment:
     for engine in inputs:
         check_shape(engine, sections.deploy, findings)
         check_options(engine, findings)
+        check_health(engine, sections.controller.timers, findings)
         spec = _engine_spec(engine, read_env(engine, findings))
         digest = section_digest(document.data[engine.section])
         for name in _instance_names(engine.role, sections.deploy):
@@ -93,8 +95,12 @@ def deployment_from(document: Document) -> LoadedDeployment:
 
 
 def section_digest(section: Mapping[str, Any]) -> str:
-    """16 hex digits that change with anything in an engine section: equal digests mean equal engines."""
-    text = json.dumps(section, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    """16 hex digits that change with anything that reaches an engine: equal digests mean equal engines.
+
+    Other health checks are no other engine: they hold from the next start on, and running engines stay.
+    """
+    content = {key: value for key, value in section.items() if key != "health_check_config"}
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -129,6 +135,7 @@ def _engine_spec(engine: EngineInput, env: dict[str, str]) -> EngineSpec:
         engine_config=engine.engine.engine_config,
         env=env,
         extra_args=tuple(engine.engine.extra_args),
+        health=health_checks(engine.engine.health_check_config),
     )
 
 
@@ -149,4 +156,5 @@ def _instance_plan(name: str, engine: EngineInput, spec: EngineSpec, ports: Role
         api_on_every_group=spec.translation is not Translation.NATIVE_INTERNAL,
         # A profile that was only assumed fits any version; one that the file pins fits its own.
         engine_versions=() if engine.choice.assumed else (engine.profile.version,),
+        hang=hang_settings(engine.engine.health_check_config),
     )

@@ -39,7 +39,6 @@ _CONTROLLER: Mapping[str, str] = MappingProxyType(
 
 _ENGINE: Mapping[str, str] = MappingProxyType(
     {
-        "health_check_config": "no effect yet: health checks have fixed settings",
         "dispatch_profile": "Motor has no router yet",
         "enable_multi_endpoints": "one engine process fills one slot",
         "motor_nodemanger_config": "a node's settings stand in its own nodemanager.yaml",

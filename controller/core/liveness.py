@@ -10,7 +10,7 @@ from __future__ import annotations
 from controller.core import stopping
 from controller.core.actions import AskProofOfLife
 from controller.core.events import ProofOfLife
-from controller.core.model import Liveness, SlotKey
+from controller.core.model import Liveness
 from controller.core.starting import dependants, settle_readiness
 from controller.core.state import CoreState, Member, Phase, ProofState, ScopeState
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from controller.core.model import GenerationRecord, OperatorState
 from controller.store.codec import decode, decode_operator, encode, encode_operator
+from controller.store.file_system import mount_of
 from controller.store.interface import Snapshot, StoreError, StoreLocked
 
 SCHEMA = """
@@ -20,11 +21,13 @@ CREATE TABLE IF NOT EXISTS generation (scope_id TEXT PRIMARY KEY, record TEXT NO
 class SqliteStore:
     """One controller at a time: the file stays locked exclusively while it is open."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, allow_network_fs: bool = False) -> None:
         self._path = path
+        self._allow_network_fs = allow_network_fs
         self._db: sqlite3.Connection | None = None
 
     def open(self) -> Snapshot:
+        self._check_file_system()
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             db = sqlite3.connect(self._path, timeout=1.0, isolation_level=None, check_same_thread=False)
@@ -67,6 +70,16 @@ class SqliteStore:
             raise
         self._db = db
         return Snapshot(meta["lineage"], int(meta["epoch"]), records, operator)
+
+    def _check_file_system(self) -> None:
+        """Where locks or fsync do not hold, two controllers could lead, or a stored record be lost."""
+        mount = mount_of(self._path)
+        if mount is not None and mount.network and not self._allow_network_fs:
+            raise StoreError(
+                f"{self._path}: expected a local file system, {mount.point} is {mount.type} from {mount.source}, where "
+                "locks and fsync cannot be relied on; set `store.path` to a local disk, or "
+                "`store.allow_network_fs: true` to take the risk"
+            )
 
     def put(self, records: Iterable[GenerationRecord]) -> None:
         rows = [(record.scope_id, encode(record)) for record in records]

@@ -41,13 +41,15 @@ with run_folder.run_folder(print) as folder, folder.note_shared_memory():
     time.sleep(60)
 """
 
-# Maps shared memory and does not delete it.
+# Maps shared memory under one name, gives it another, as sem_open does, and does not delete it.
 CHILD = """
 import mmap, os, time
 path = f"/dev/shm/motor_test_{os.getpid()}"
-file = os.open(path, os.O_RDWR | os.O_CREAT)
+file = os.open(f"{path}.new", os.O_RDWR | os.O_CREAT)
 os.ftruncate(file, 4096)
 mapped = mmap.mmap(file, 4096)
+os.link(f"{path}.new", path)
+os.unlink(f"{path}.new")
 time.sleep(60)
 """
 

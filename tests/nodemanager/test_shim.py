@@ -199,8 +199,10 @@ async def test_engine_does_not_inherit_ignored_signals_or_descriptors(place: Pat
     finally:
         signal.signal(signal.SIGQUIT, before)
     log = (place / "engine.log").read_text()
-    # Python itself ignores SIGPIPE (bit 12) and SIGXFSZ (bit 24); nothing else may be ignored.
-    assert "ignored 0000000001001000" in log
+    # Python itself ignores SIGPIPE (bit 12) and SIGXFSZ (bit 24). Under make also 32 and 33 are, which the C library
+    # keeps for itself and lets no program change. Nothing else may be ignored.
+    ignored = int(log.partition("ignored ")[2].split()[0], 16)
+    assert ignored & ~(1 << 31 | 1 << 32) == 0x1001000
     assert "descriptors ['0', '1', '2', '3']" in log  # 3 is the folder being listed
     assert "session True" in log
 

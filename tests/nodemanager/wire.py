@@ -168,6 +168,22 @@ def prepare(where: pb.Slot, model: str, master_port: int, nnodes: int = 1, **fie
     return pb.PrepareMsg(**{**values, **fields})
 
 
+def health(headless: bool = False, **fields: Any) -> pb.HealthSettings:
+    """As the controller makes them, but in a hurry; `fields` replace what is given here."""
+    values: dict[str, Any] = {
+        "canary": not headless,
+        "canary_interval_seconds": 0.6,
+        "canary_deadline_seconds": 1.0,
+        "warm_up_deadline_seconds": 10.0,
+        "canary_prompt_tokens": 4,
+        "served_model": "tiny",
+        "usage_threshold_percent": 3.0,
+        "sample_interval_seconds": 0.3,
+        "collector_timeout_seconds": 5.0,
+    }
+    return pb.HealthSettings(**{**values, **fields})
+
+
 def start(
     where: pb.Slot, model: str, master_port: int, api_port: int, nnodes: int = 1, **fields: Any
 ) -> pb.StartCmdMsg:
@@ -198,6 +214,7 @@ def start(
         "health_path": "" if headless else "/health",
         "expected_workers": 1,
         "stop_grace_seconds": 3.0,
+        "health": health(headless),
     }
     message = pb.StartCmdMsg(**{**values, **fields})
     if "argv_digest" not in fields:

@@ -1,0 +1,93 @@
+"""One HTTP request to an engine on a connection of its own, with the whole answer; for the canary and for metrics.
+
+Plain asyncio streams: a request may stay unanswered for minutes, and closing the connection takes it back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from nodemanager.netif import bracketed
+
+LONGEST_ANSWER = 8 << 20  # bytes; the metrics of a large engine take some hundred thousand
+
+
+class NotHttpError(Exception):
+    """Something answered that is not an HTTP answer, or a too long one."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """An API server."""
+
+    host: str
+    port: int
+
+    def url(self, path: str) -> str:
+        return f"http://{bracketed(self.host)}:{self.port}{path}"
+
+
+@dataclass(frozen=True)
+class Request:
+    path: str
+    body: bytes | None = None  # with one it is a POST of JSON
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Answer:
+    status: int
+    body: bytes
+
+
+async def ask(place: Place, request: Request) -> Answer:
+    """Send it and wait for the end of the answer, without a limit. OSError or NotHttpError if there is none."""
+    head = [f"{'GET' if request.body is None else 'POST'} {request.path} HTTP/1.1"]
+    head += [f"Host: {bracketed(place.host)}:{place.port}", "Connection: close"]
+    if request.body is not None:
+        head += ["Content-Type: application/json", f"Content-Length: {len(request.body)}"]
+    head += [f"{name}: {value}" for name, value in request.headers.items()]
+    reader, writer = await asyncio.open_connection(place.host, place.port)
+    try:
+        writer.write("\r\n".join([*head, "", ""]).encode() + (request.body or b""))
+        await writer.drain()
+        return await _read(reader)
+    except (ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
+        raise NotHttpError(f"not an HTTP answer: {error}") from None
+    finally:
+        writer.close()
+
+
+async def _read(reader: asyncio.StreamReader) -> Answer:
+    words = (await reader.readline()).decode("latin-1").split(" ", 2)
+    if len(words) < 2 or not words[0].startswith("HTTP/") or not words[1].isdigit():
+        raise ValueError("the connection was closed" if words == [""] else "no status line")
+    headers: dict[str, str] = {}
+    while line := (await reader.readline()).decode("latin-1").strip():
+        name, _, value = line.partition(":")
+        headers[name.strip().lower()] = value.strip()
+    return Answer(int(words[1]), await _body(reader, headers))
+
+
+async def _body(reader: asyncio.StreamReader, headers: Mapping[str, str]) -> bytes:
+    if headers.get("transfer-encoding", "").lower() == "chunked":
+        content = bytearray()
+        while size := int((await reader.readline()).split(b";")[0], 16):
+            content += await reader.readexactly(_checked(len(content) + size) - len(content))
+            await reader.readline()
+        return bytes(content)
+    if "content-length" in headers:
+        return await reader.readexactly(_checked(int(headers["content-length"])))
+    content = bytearray()
+    while part := await reader.read(65536):
+        content += part
+        _checked(len(content))
+    return bytes(content)
+
+
+def _checked(size: int) -> int:
+    if not 0 <= size <= LONGEST_ANSWER:
+        raise ValueError(f"a body of {size} bytes, expected at most {LONGEST_ANSWER}")
+    return size
