@@ -10,7 +10,7 @@ from __future__ import annotations
 from controller.core import stopping
 from controller.core.actions import AskProofOfLife
 from controller.core.events import ProofOfLife
-from controller.core.model import Liveness
+from controller.core.model import Liveness, SlotKey
 from controller.core.starting import dependants, settle_readiness
 from controller.core.state import CoreState, Member, Phase, ProofState, ScopeState
 
@@ -147,11 +147,12 @@ def proof_of_life(s: CoreState, event: ProofOfLife) -> None:
         proof.failing_since = proof.asked_at
     without = s.now - proof.failing_since
     if all(slot in scope.away for slot in gang):
-        s.say(
-            scope.scope_id,
-            "no_one_in_sight",
-            f"out of sight: {silent}; no proof of life ({event.detail}); nothing is done",
-        )
+        if _fenced(s, scope, gang):
+            reason = f"all nodes are out of sight and have fenced themselves by now (self_fence); {event.detail}"
+            stopping.fail(s, scope, min(gang), scope.members[min(gang)].node_id or "", reason, None, final=False)
+            return
+        nothing = f"out of sight: {silent}; no proof of life ({event.detail}); nothing is done"
+        s.say(scope.scope_id, "no_one_in_sight", nothing)
         return
     s.say(scope.scope_id, "no_proof_of_life", f"out of sight: {silent}; no proof of life: {event.detail}")
     limit = s.plan.timers.node_timeout + scope.plan.hang.canary_deadline
@@ -160,3 +161,12 @@ def proof_of_life(s: CoreState, event: ProofOfLife) -> None:
         node_id = scope.members[suspect].node_id or ""
         reason = f"node {node_id} is out of sight and there was no proof of life for {without:.0f} s: {event.detail}"
         stopping.fail(s, scope, suspect, node_id, reason, None, final=False)
+
+
+def _fenced(s: CoreState, scope: ScopeState, gang: list[SlotKey]) -> bool:
+    """Whether every node of a gang has been out of sight for long enough to have stopped its engines by itself."""
+    if not s.plan.timers.self_fence:
+        return False
+    nodes = [node for slot in gang if (node := s.node_of(slot)) is not None]
+    away = [s.now - node.unreachable_since for node in nodes if node.unreachable_since is not None]
+    return len(away) == len(gang) and min(away) >= stopping.fenced_after(s)

@@ -23,7 +23,7 @@ import pytest
 from demo.namespaces import Network, network
 from tests.cluster.deployment import Deployment, engine_section, free_port
 
-pytestmark = pytest.mark.netns
+pytestmark = [pytest.mark.netns, pytest.mark.faults]
 
 CANARY_DEADLINE = 3.0
 NODE_TIMEOUT = 3.0
@@ -254,7 +254,6 @@ def test_a_dead_node_is_replaced_by_a_spare(cluster: Make, dead: int) -> None:
     assert httpx.get(c.d.get("/v1/instances")[0]["url"] + "/v1/models", trust_env=False).status_code == 200
 
 
-@pytest.mark.xfail(reason="a ready gang that is out of sight as a whole is not yet given up when its fence is over")
 def test_with_self_fence_a_lost_gang_is_replaced_and_never_runs_twice(cluster: Make) -> None:
     fence = 10.0
     c = cluster(4, {"self_fence": fence})

@@ -302,3 +302,17 @@ def test_member_with_other_model_files_is_refused() -> None:
     assert phases(cluster) == {Phase.READY}
     assert not odd.starts
     assert "has model files other" in " ".join(line.sentence for line in cluster.core.state.story)
+
+
+def test_serving_gang_out_of_sight_is_replaced_once_its_fence_has_run_out() -> None:
+    cluster = Cluster(deployment(instance(dp=1, nnodes=2), self_fence=120.0))
+    bring_up(cluster, 4)
+    for name in ("n1", "n2"):
+        cluster.nodes[name].reboot()
+    cluster.miss_heartbeats()
+    cluster.advance(120.0)
+    assert phases(cluster) == {Phase.READY}, "they may still serve"
+    cluster.advance(120.0)
+    cluster.settle()
+    assert phases(cluster) == {Phase.READY}
+    assert {m.node_id for m in cluster.core.state.scopes["prefill-0/0"].members.values()} == {"n3", "n4"}
