@@ -54,7 +54,7 @@ unit: .venv ## every fast test
 .PHONY: test-faults
 test-faults: .venv ## kill, freeze, cut and fill up real daemons (root; at most twenty minutes)
 	@echo "faults ..."
-	@$(PY) -m pytest tests/faults $(PYTEST)
+	@$(PY) -m pytest -m faults $(PYTEST)
 
 .PHONY: soak
 soak: .venv ## random kills of real daemons (root); KILLS=1000 takes more, SEED=7 repeats a run

@@ -57,7 +57,8 @@ def main(runs: int) -> None:
                 d.close()
     for name, values in (("death -> known", known), ("known -> all told", told), ("registered -> ready", ready)):
         low, middle, high = min(values), statistics.median(values), max(values)
-        print(f"{name:<22} {1e3 * low:7.1f} / {1e3 * middle:7.1f} / {1e3 * high:7.1f} ms  (min/median/max of {len(values)})")
+        figures = " / ".join(f"{1e3 * value:7.1f}" for value in (low, middle, high))
+        print(f"{name:<22} {figures} ms  (min/median/max of {len(values)})")
 
 
 if __name__ == "__main__":

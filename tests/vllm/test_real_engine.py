@@ -58,7 +58,7 @@ def section(model: str, port: int, **engine_config: Any) -> dict[str, Any]:
     }
 
 
-def start(d: Deployment, hosts: Network, model: Path, tmp_path: Path) -> None:
+def start(d: Deployment, hosts: Network, model: Path, scratch: Path) -> None:
     """Controller on this side of the bridge, one manager in each namespace."""
     engine = ensure_engine_environment(say)
     d.start_controller()
@@ -71,7 +71,7 @@ def start(d: Deployment, hosts: Network, model: Path, tmp_path: Path) -> None:
             engines={
                 "vllm": {
                     "python": str(engine.python),
-                    "env": {"VLLM_CACHE_ROOT": str(tmp_path / "vllm"), "HOME": str(tmp_path)},
+                    "env": {"HOME": str(scratch), "TMPDIR": str(scratch)},
                 }
             },
         )
@@ -97,7 +97,7 @@ def open_grpc(hosts: Network) -> dict[str, Any]:
 def test_gang_of_two_serves_survives_a_controller_and_restarts_when_a_worker_dies(
     hosts: Network,
     deploy: Callable[..., Deployment],  # noqa: F811
-    tmp_path: Path,
+    scratch: Path,
 ) -> None:
     model = ensure_dense_model(say)
     settings = open_grpc(hosts)
@@ -107,7 +107,7 @@ def test_gang_of_two_serves_survives_a_controller_and_restarts_when_a_worker_die
         **settings,
         timers={"restart_backoff": 0.5},
     )
-    start(d, hosts, model, tmp_path)
+    start(d, hosts, model, scratch)
     d.wait_ready(START_SECONDS)
     first = complete(d)
     assert len(first) == 8
@@ -134,7 +134,7 @@ def test_gang_of_two_serves_survives_a_controller_and_restarts_when_a_worker_die
 def test_replica_groups_over_four_hosts_give_the_same_tokens(
     hosts: Network,
     deploy: Callable[..., Deployment],  # noqa: F811
-    tmp_path: Path,
+    scratch: Path,
 ) -> None:
     model = ensure_dense_model(say)
     settings = open_grpc(hosts)
@@ -142,7 +142,7 @@ def test_replica_groups_over_four_hosts_give_the_same_tokens(
     d = deploy(
         {"motor_engine_union_config": section(model.name, free_port(64), **config)}, places=hosts.nodes, **settings
     )
-    start(d, hosts, model, tmp_path)
+    start(d, hosts, model, scratch)
     d.wait_ready(START_SECONDS)
     assert [e["node_id"] for e in d.get("/v1/instances")] == ["n1", "n3"]
     assert complete(d, 0) == complete(d, 1)
@@ -152,7 +152,7 @@ def test_replica_groups_over_four_hosts_give_the_same_tokens(
 def test_native_world_over_four_hosts_comes_up_with_the_ranks_as_computed(
     hosts: Network,
     deploy: Callable[..., Deployment],  # noqa: F811
-    tmp_path: Path,
+    scratch: Path,
 ) -> None:
     model = ensure_moe_model(say)
     settings = open_grpc(hosts)
@@ -165,7 +165,7 @@ def test_native_world_over_four_hosts_comes_up_with_the_ranks_as_computed(
     d = deploy(
         {"motor_engine_union_config": section(model.name, free_port(64), **config)}, places=hosts.nodes, **settings
     )
-    start(d, hosts, model, tmp_path)
+    start(d, hosts, model, scratch)
     d.wait_ready(START_SECONDS)
     assert d.status()["instances"][0]["restart_scope"] == "instance"
     for rank, slot in enumerate(["union-0/0/0", "union-0/0/1", "union-0/1/0", "union-0/1/1"]):
