@@ -36,6 +36,7 @@ class DevicesState:
     state: str = UNKNOWN
     since: float = 0.0
     flat_samples: int = 0
+    flat_peak: float = -1.0  # percent; the most that the flattest device has shown in its run
     detail: str = "not looked at yet"
 
 
@@ -43,6 +44,7 @@ class DevicesState:
 class _Run:
     samples: int
     since: float
+    peak: float
 
 
 def kind_of(sample: DeviceSample, threshold: float) -> str:
@@ -67,15 +69,18 @@ class Activity:
     def feed(self, samples: Sequence[DeviceSample], at: float, problem: str = "", source: str = "") -> DevicesState:
         """Take in one look at all of the slot's devices. `problem`: why some or all could not be read."""
         kinds = {sample.name: kind_of(sample, self._threshold) for sample in samples}
+        shown = {sample.name: sample.compute_pct or 0.0 for sample in samples}
         self._flat = {
-            name: _Run(run.samples + 1, run.since) if (run := self._flat.get(name)) else _Run(1, at)
+            name: _Run(run.samples + 1, run.since, max(run.peak, shown[name]))
+            if (run := self._flat.get(name))
+            else _Run(1, at, shown[name])
             for name, kind in kinds.items()
             if kind == FLAT
         }
         if self._flat:
-            name = max(self._flat, key=lambda one: self._flat[one].samples)
+            name = max(self._flat, key=lambda one: (self._flat[one].samples, -self._flat[one].peak))
             run = self._flat[name]
-            self.now = DevicesState(FLAT, run.since, run.samples, self._flat_detail(name, samples, source))
+            self.now = DevicesState(FLAT, run.since, run.samples, run.peak, self._flat_detail(name, samples, source))
             return self.now
         if problem or not kinds or UNKNOWN in kinds.values():
             state, detail = UNKNOWN, problem or _why_unknown(samples)
@@ -84,7 +89,7 @@ class Activity:
         else:
             state, detail = BUSY, ", ".join(_shown(sample) for sample in samples[:4])
         since = self.now.since if state == self.now.state and self.now.since else at
-        self.now = DevicesState(state, since, 0, f"{source}: {detail}" if source else detail)
+        self.now = DevicesState(state, since, detail=f"{source}: {detail}" if source else detail)
         return self.now
 
     def _flat_detail(self, name: str, samples: Sequence[DeviceSample], source: str) -> str:

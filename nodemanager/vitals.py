@@ -184,6 +184,7 @@ class Vitals:
             devices_detail=devices.detail,
             devices_seconds=now - devices.since if devices.since else 0.0,
             flat_samples=devices.flat_samples,
+            flat_peak_percent=devices.flat_peak,
             warning=warning,
             warning_seconds=now - warned_at if warning else 0.0,
         )

@@ -93,6 +93,7 @@ def liveness(message: pb.Liveness) -> Liveness:
         devices_detail=message.devices_detail,
         devices_since=message.devices_seconds,
         flat_samples=message.flat_samples,
+        flat_peak=message.flat_peak_percent,
         warning=message.warning,
         warning_age=message.warning_seconds,
     )

@@ -50,10 +50,14 @@ def judge(s: CoreState, scope: ScopeState, gang: list[Member], late: float) -> t
     hang, master = scope.plan.hang, gang[0]
     states = [(member, _life(member) or Liveness(), s.now - member.reported_at) for member in gang]
     states = [(m, life if _in_sight(s, m) else Liveness(), age) for m, life, age in states]
-    for member, life, _ in states:
-        if life.devices == "flat" and life.flat_samples >= hang.max_failure_count:
-            where = f"rank {member.slot.node_rank} on {member.node_id}"
-            return member, f"hung: the canary is late by {late:.0f} s and {where} is flat ({life.devices_detail})", None
+    flat = [
+        (m, life) for m, life, _ in states if life.devices == "flat" and life.flat_samples >= hang.max_failure_count
+    ]
+    if flat:
+        # a rank that only waits for the frozen one may be flat as well; the frozen one shows nothing at all
+        member, life = min(flat, key=lambda found: (found[1].flat_peak, -found[0].slot.node_rank))
+        where = f"rank {member.slot.node_rank} on {member.node_id}"
+        return member, f"hung: the canary is late by {late:.0f} s and {where} is flat ({life.devices_detail})", None
     kinds = {life.devices for _, life, _ in states}
     if kinds == {"busy_without_memory"}:
         spent = min(life.devices_since + age for _, life, age in states)

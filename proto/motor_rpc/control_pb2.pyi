@@ -253,7 +253,7 @@ class SlotReport(_message.Message):
     def __init__(self, slot: _Optional[_Union[Slot, _Mapping]] = ..., generation: _Optional[int] = ..., epoch: _Optional[int] = ..., run_id: _Optional[str] = ..., config_digest: _Optional[str] = ..., state: _Optional[_Union[EngineState, str]] = ..., stage: _Optional[str] = ..., stage_seconds: _Optional[float] = ..., reason: _Optional[str] = ..., workers_up: bool = ..., workers_seen: _Optional[int] = ..., workers_expected: _Optional[int] = ..., pid: _Optional[int] = ..., exit_code: _Optional[int] = ..., exit_signal: _Optional[int] = ..., last_log_lines: _Optional[_Iterable[str]] = ..., failure_class: _Optional[str] = ..., argv_digest: _Optional[str] = ..., env_digest: _Optional[str] = ..., devices: _Optional[_Iterable[str]] = ..., address: _Optional[str] = ..., master_addr: _Optional[str] = ..., master_port: _Optional[int] = ..., api_port: _Optional[int] = ..., dp_rpc_port: _Optional[int] = ..., idle_seconds: _Optional[float] = ..., devices_busy: bool = ..., liveness: _Optional[_Union[Liveness, _Mapping]] = ...) -> None: ...
 
 class Liveness(_message.Message):
-    __slots__ = ("canary", "canary_detail", "canary_running_seconds", "canary_failures", "progress_seconds", "devices", "devices_detail", "devices_seconds", "flat_samples", "warning", "warning_seconds")
+    __slots__ = ("canary", "canary_detail", "canary_running_seconds", "canary_failures", "progress_seconds", "devices", "devices_detail", "devices_seconds", "flat_samples", "warning", "warning_seconds", "flat_peak_percent")
     CANARY_FIELD_NUMBER: _ClassVar[int]
     CANARY_DETAIL_FIELD_NUMBER: _ClassVar[int]
     CANARY_RUNNING_SECONDS_FIELD_NUMBER: _ClassVar[int]
@@ -265,6 +265,7 @@ class Liveness(_message.Message):
     FLAT_SAMPLES_FIELD_NUMBER: _ClassVar[int]
     WARNING_FIELD_NUMBER: _ClassVar[int]
     WARNING_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    FLAT_PEAK_PERCENT_FIELD_NUMBER: _ClassVar[int]
     canary: str
     canary_detail: str
     canary_running_seconds: float
@@ -276,7 +277,8 @@ class Liveness(_message.Message):
     flat_samples: int
     warning: str
     warning_seconds: float
-    def __init__(self, canary: _Optional[str] = ..., canary_detail: _Optional[str] = ..., canary_running_seconds: _Optional[float] = ..., canary_failures: _Optional[int] = ..., progress_seconds: _Optional[float] = ..., devices: _Optional[str] = ..., devices_detail: _Optional[str] = ..., devices_seconds: _Optional[float] = ..., flat_samples: _Optional[int] = ..., warning: _Optional[str] = ..., warning_seconds: _Optional[float] = ...) -> None: ...
+    flat_peak_percent: float
+    def __init__(self, canary: _Optional[str] = ..., canary_detail: _Optional[str] = ..., canary_running_seconds: _Optional[float] = ..., canary_failures: _Optional[int] = ..., progress_seconds: _Optional[float] = ..., devices: _Optional[str] = ..., devices_detail: _Optional[str] = ..., devices_seconds: _Optional[float] = ..., flat_samples: _Optional[int] = ..., warning: _Optional[str] = ..., warning_seconds: _Optional[float] = ..., flat_peak_percent: _Optional[float] = ...) -> None: ...
 
 class HealthSettings(_message.Message):
     __slots__ = ("canary", "canary_off_reason", "canary_interval_seconds", "canary_deadline_seconds", "warm_up_deadline_seconds", "canary_prompt_tokens", "served_model", "usage_threshold_percent", "sample_interval_seconds", "collector_timeout_seconds")

@@ -119,3 +119,11 @@ def test_nothing_is_judged_before_ready() -> None:
     report(cluster, FOLLOWER, devices="flat", flat_samples=90)
     late(cluster)
     assert phase(cluster) is Phase.STARTING
+
+
+def test_of_two_flat_ranks_the_one_that_shows_nothing_is_named() -> None:
+    cluster = gang()
+    report(cluster, FOLLOWER, devices="flat", flat_samples=8, flat_peak=0.0, devices_detail="worker at 0 %")
+    late(cluster, devices="flat", flat_samples=8, flat_peak=1.4, devices_detail="worker at 1 %")
+    evidence = cluster.core.state.scopes["prefill-0/0"].evidence
+    assert evidence is not None and evidence.slot == FOLLOWER
