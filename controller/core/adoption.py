@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from controller.core import assembly, placement, starting, stopping
 from controller.core.actions import StoreRecord
-from controller.core.model import ENDED, GenerationRecord, MemberReport, NodeOffer, Placement, SlotKey
+from controller.core.model import ENDED, GenerationRecord, MemberReport, MemberState, NodeOffer, Placement, SlotKey
 from controller.core.state import CoreState, Evidence, NodeState, Phase, ScopeState
 
 
@@ -97,6 +97,11 @@ def member_without_holding(s: CoreState, scope: ScopeState, slot: SlotKey) -> No
     """A node of a recovered generation holds nothing. If another member holds something, the start had been sent
     and is sent again; if nobody does, the record was stored and nothing more: prepare from it (rule 9)."""
     member = scope.members[slot]
+    if any(other.state is MemberState.READY for other in scope.members.values()):
+        # the gang was complete once: an engine never lets a new member in, so this one is dead
+        reason = f"node {member.node_id} no longer holds an engine of the running generation"
+        stopping.fail(s, scope, slot, member.node_id or "", reason, None)
+        return
     if any(other.report is not None for other in scope.members.values()):
         starting.send_start(s, scope, member)
         return
@@ -156,6 +161,21 @@ def drop_claims(s: CoreState, node: NodeState, held: Mapping[SlotKey, MemberRepo
         if gone and scope.phase is Phase.ASSEMBLING:
             assembly.refill(s, scope)
             assembly.try_start(s, scope)
+        for slot in gone:
+            _look_again(s, scope, slot)
+
+
+def _look_again(s: CoreState, scope: ScopeState, slot: SlotKey) -> None:
+    """A newer engine elsewhere has kept this slot's own node from being judged; now it is."""
+    member, own = scope.members[slot], s.node_of(slot)
+    if scope.phase is not Phase.STARTING or not scope.recovered or member.report is not None:
+        return
+    if own is None or not own.connected or member.placement is None:
+        return
+    if member.placement.boot_id != own.offer.boot_id:
+        stopping.fail(s, scope, slot, own.offer.node_id, f"node {own.offer.node_id} was rebooted", None)
+    else:
+        member_without_holding(s, scope, slot)
 
 
 def _adopt(s: CoreState, scope: ScopeState) -> None:

@@ -14,6 +14,8 @@ from controller.core.model import Liveness, SlotKey
 from controller.core.starting import dependants, settle_readiness
 from controller.core.state import CoreState, Member, Phase, ProofState, ScopeState
 
+CATCH_UP_SAMPLES = 2  # how long a verdict waits for another flat rank to be counted to the end
+
 
 def check_hang(s: CoreState, scope: ScopeState, reported: Member | None = None) -> None:
     """Judge every API server's gang whose canary is late. `reported` limits the look to that member's gang."""
@@ -54,6 +56,11 @@ def judge(s: CoreState, scope: ScopeState, gang: list[Member], late: float) -> t
         (m, life) for m, life, _ in states if life.devices == "flat" and life.flat_samples >= hang.max_failure_count
     ]
     if flat:
+        counting = [
+            life for _, life, _ in states if life.devices == "flat" and life.flat_samples < hang.max_failure_count
+        ]
+        if counting and max(life.flat_samples for _, life in flat) < hang.max_failure_count + CATCH_UP_SAMPLES:
+            return master, "", None  # another rank is flat and still being counted: it may be the frozen one
         # a rank that only waits for the frozen one may be flat as well; the frozen one shows nothing at all
         member, life = min(flat, key=lambda found: (found[1].flat_peak, -found[0].slot.node_rank))
         where = f"rank {member.slot.node_rank} on {member.node_id}"
