@@ -26,6 +26,8 @@ BUSY = "busy"
 BUSY_WITHOUT_MEMORY = "busy_without_memory"
 
 HIGH_COMPUTE = 80.0  # percent; a spinning collective keeps the cores near 100
+STILL = 0.05  # percent
+PEAK_LOOKS = 3  # what an idle rank showed before it froze must not count any more
 NO_MEMORY = 1.0  # percent; work on a model moves memory all the time
 
 
@@ -36,7 +38,13 @@ class DevicesState:
     state: str = UNKNOWN
     since: float = 0.0
     flat_samples: int = 0
-    flat_peak: float = -1.0  # percent; the most that the flattest device has shown in its run
+    flat_peak: float = -1.0  # percent; the most that the flattest device has shown in the newest looks
+
+    @property
+    def still(self) -> bool:
+        """The flattest device shows nothing at all: a rank that waits for a frozen one still turns over."""
+        return self.state == FLAT and 0.0 <= self.flat_peak < STILL
+
     detail: str = "not looked at yet"
 
 
@@ -44,7 +52,11 @@ class DevicesState:
 class _Run:
     samples: int
     since: float
-    peak: float
+    shown: tuple[float, ...]  # percent, in the newest looks
+
+    @property
+    def peak(self) -> float:
+        return max(self.shown)
 
 
 def kind_of(sample: DeviceSample, threshold: float) -> str:
@@ -71,9 +83,9 @@ class Activity:
         kinds = {sample.name: kind_of(sample, self._threshold) for sample in samples}
         shown = {sample.name: sample.compute_pct or 0.0 for sample in samples}
         self._flat = {
-            name: _Run(run.samples + 1, run.since, max(run.peak, shown[name]))
+            name: _Run(run.samples + 1, run.since, (*run.shown, shown[name])[-PEAK_LOOKS:])
             if (run := self._flat.get(name))
-            else _Run(1, at, shown[name])
+            else _Run(1, at, (shown[name],))
             for name, kind in kinds.items()
             if kind == FLAT
         }

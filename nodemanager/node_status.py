@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from nodemanager.engine_start import state_name
 from nodemanager.service import NodeManager, motor_version
-from nodemanager.supervisor import Supervisor, state_name
+from nodemanager.supervisor import Supervisor
 
 
 def node_status(manager: NodeManager) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from nodemanager import devices_free, left_overs, netif, probing, shim_client
 from nodemanager.aside import in_thread
 from nodemanager.config import NodeConfig
 from nodemanager.engine_offer import Versions
+from nodemanager.engine_start import FAILED, READY, STOPPED, StopRequest, Surroundings
 from nodemanager.environment import ScriptCache
 from nodemanager.items import WARNING
 from nodemanager.link import Link
@@ -32,7 +33,7 @@ from nodemanager.records import RecordError, Records, StartRecord, boot_id
 from nodemanager.slots import SlotKey
 from nodemanager.stages import StageTracker
 from nodemanager.starting import CommandRefusedError, StartPlace, drop_old_logs, log_path, make_record
-from nodemanager.supervisor import FAILED, READY, STOPPED, StopRequest, Supervisor, Surroundings
+from nodemanager.supervisor import Supervisor
 from nodemanager.telemetry.choose import choose
 from nodemanager.telemetry.collector import Collector
 from nodemanager.vitals import Facts
@@ -262,12 +263,17 @@ class NodeManager:
             return "stale_epoch", f"epoch {epoch} is older than {newest.epoch}, the newest seen for this slot"
         if kind in ("forget", "release"):
             return None
-        if generation < newest.generation:
+        if generation < newest.generation and not (kind == "stop" and self._holds_up_to(key, generation)):
             return "stale_generation", f"generation {generation} is older than {newest.generation}"
         if kind in ("prepare", "start") and generation <= newest.closed_generation:
             return "stale_generation", f"generation {generation} was stopped and does not start again"
         self.records.note(key, epoch, generation, closed=kind == "stop")
         return None
+
+    def _holds_up_to(self, key: SlotKey, generation: int) -> bool:
+        """What is here is that old: a newer generation was prepared and never started, and this has to go first."""
+        held = self.slots.get(key)
+        return held is not None and held.record.generation <= generation
 
     async def _remember(self, kind: str, key: SlotKey) -> None:
         """What was seen is on disk before a command counts; only a stop goes on without that."""

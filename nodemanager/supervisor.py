@@ -10,84 +10,48 @@ import asyncio
 import contextlib
 import logging
 import os
-import re
 import signal
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 from motor_rpc import control_pb2 as pb
 
-from nodemanager import left_overs, shim_client, workers
-from nodemanager.device_memory import Occupied
+from nodemanager import left_overs, shim_client
 from nodemanager.devices_free import wait_until_free
 from nodemanager.engine_report import slot_report
+from nodemanager.engine_start import (
+    CONTROLLER,
+    FAILED,
+    LOADING,
+    MANAGER,
+    READY,
+    STARTING,
+    STOPPED,
+    STOPPING,
+    StopRequest,
+    Surroundings,
+    state_name,
+)
 from nodemanager.evidence import EndOfEngine, explain_end, last_lines
 from nodemanager.force import end_by_force
 from nodemanager.idleness import TELL_SECONDS
 from nodemanager.lease import SELF_FENCE, lease
 from nodemanager.log_follower import LogFollower
 from nodemanager.readiness import Readiness
-from nodemanager.records import Records, StartRecord, boot_id
+from nodemanager.records import StartRecord, boot_id
 from nodemanager.shim_client import ShimClient, ShimError
-from nodemanager.stages import StageTracker
-from nodemanager.telemetry.collector import Collector, Watched
+from nodemanager.telemetry.collector import Watched
 from nodemanager.telemetry.process_cpu import WorkerProcess
-from nodemanager.vitals import Facts, Vitals
+from nodemanager.vitals import Vitals
 
 log = logging.getLogger(__name__)
-
-STARTING = pb.ENGINE_STATE_STARTING
-LOADING = pb.ENGINE_STATE_LOADING
-READY = pb.ENGINE_STATE_READY
-FAILED = pb.ENGINE_STATE_FAILED
-STOPPING = pb.ENGINE_STATE_STOPPING
-STOPPED = pb.ENGINE_STATE_STOPPED
-
-CONTROLLER, MANAGER = "controller", "node manager"  # who asks a shim to stop, as its record says
 
 TRIES, CALM_SECONDS = 3, 10.0  # a defect that comes back so often, each time within so long, is reported
 LOOK_SECONDS = {LOADING: 0.5, READY: 2.0}
 LAUNCHING_SECONDS = 2.0  # a shim that an earlier manager launched in its last moment appears within this time
 LAST_RESORT_SECONDS = 15.0  # over the grace, until the manager kills past a shim that does not obey
-
-
-def state_name(state: int) -> str:
-    """`ready` for ENGINE_STATE_READY."""
-    return pb.EngineState.Name(state).removeprefix("ENGINE_STATE_").lower()
-
-
-@dataclass(frozen=True)
-class StopRequest:
-    """Who asked for the end of an engine, and how much time it gets from SIGTERM to SIGKILL (seconds)."""
-
-    mode: str  # planned | failure
-    grace: float
-    reason: str
-    by: str = CONTROLLER
-
-
-async def _none_occupied(devices: Sequence[str]) -> list[Occupied]:
-    return []
-
-
-@dataclass
-class Surroundings:
-    """What a supervisor needs to know of its node."""
-
-    owner: left_overs.Owner
-    records: Records
-    orphan_grace: float | None
-    tracker: Callable[[StartRecord], StageTracker]
-    on_change: Callable[[Supervisor], None]
-    facts: Callable[[StartRecord], Facts]
-    telemetry: Collector
-    heard_at: Callable[[], float | None] = lambda: None  # a controller's last word, on the monotonic clock
-    occupied: Callable[[Sequence[str]], Awaitable[list[Occupied]]] = _none_occupied
-    devices_free_seconds: float = 60.0  # after this a stop is confirmed although they are not free
-    worker_title: re.Pattern[str] = field(default=workers.WORKER_TITLE)
 
 
 class Supervisor:

@@ -166,6 +166,7 @@ class Vitals:
             self._told_late_at,
             devices.state,
             sum(devices.flat_samples >= step for step in FLAT_STEPS),
+            devices.still,
             _NUMBERS.sub("", devices.detail) if devices.state == activity.UNKNOWN else "",
             self._warnings_seen,
         )

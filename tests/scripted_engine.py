@@ -155,6 +155,9 @@ def worker_main(arguments: argparse.Namespace, rank: int, local_rank: int) -> in
     signal.signal(signal.SIGTERM, signal.SIG_IGN if behaviour.get("ignore_sigterm") else lambda *_: os._exit(0))
     if rank == 0:
         lead_steps(at, meeting or [], arguments.node_rank)
+    elif local_rank == 0 and not arguments.headless:  # of another group of one world: it answers for itself
+        threading.Thread(target=follow_steps, args=(meeting or [], arguments.node_rank), daemon=True).start()
+        lead_steps(at, [], arguments.node_rank)
     else:
         follow_steps(meeting or [], arguments.node_rank)
     while True:

@@ -200,7 +200,7 @@ class Liveness:
     devices_detail: str = ""
     devices_since: float = 0.0
     flat_samples: int = 0
-    flat_peak: float = 0.0  # percent; the most that the flattest device has shown since it is flat
+    flat_peak: float = 0.0  # percent; the most that the flattest device has shown in the newest looks
     warning: str = ""
     warning_age: float = 0.0
 

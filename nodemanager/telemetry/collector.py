@@ -141,7 +141,7 @@ def own_samples(
     """The samples of one slot, and the names of its devices that have none: its own processes where the samples are
     of processes, else its devices in the order they were given.
     """
-    if any(sample.owner for sample in samples):
+    if not samples or any(sample.owner for sample in samples):
         return [sample for sample in samples if sample.owner == slot], []
     named: dict[str, DeviceSample] = {}
     for sample in samples:

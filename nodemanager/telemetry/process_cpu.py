@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from nodemanager.telemetry.source import DeviceSample, TelemetryError
+from nodemanager.telemetry.source import DeviceSample
 
 _TICK = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -55,9 +55,7 @@ class ProcessCpu:
             readings[worker.pid] = now
             samples.append(self._sample(worker, now))
         self._last = readings
-        if not samples:
-            raise TelemetryError("no worker process of an engine is known yet")
-        return samples
+        return samples  # none at all is normal while an engine starts
 
     def _sample(self, worker: WorkerProcess, now: _Reading) -> DeviceSample:
         before = self._last.get(worker.pid)

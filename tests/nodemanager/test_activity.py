@@ -122,3 +122,12 @@ def test_an_adopted_start_is_idle_since_its_last_line() -> None:
     idleness = Idleness(100.0)
     idleness.begin(40.0)
     assert idleness.seconds(100.0) == 60.0
+
+
+def test_a_rank_that_froze_while_idle_is_told_from_one_that_waits() -> None:
+    waits, frozen = Activity(3.0), Activity(3.0)
+    for look in range(20):
+        waits.feed([DeviceSample("w", 0.0, 1.5, None)], float(look))
+        frozen.feed([DeviceSample("w", 0.0, 1.5 if look < 10 else 0.0, None)], float(look))
+    assert (waits.now.flat_samples, frozen.now.flat_samples) == (20, 20)
+    assert not waits.now.still and frozen.now.still

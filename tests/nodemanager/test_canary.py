@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from motor_rpc import control_pb2 as pb
 
-from nodemanager.canary import CanaryState, Outcome, Target, request_of, send
+from nodemanager.canary import CanaryState, Outcome, Target, request_of, send, target_of
 from nodemanager.checks import Checks
 from nodemanager.http_ask import Place
 from nodemanager.progress import Progress, sum_of_counters
+from nodemanager.records import StartRecord
+from tests.nodemanager import wire
 
 CHECKS = Checks(canary=True, canary_off_reason="", canary_interval=15.0, canary_deadline=30.0, warm_up_deadline=600.0)
 OK, BAD, REFUSED = Outcome(True, "answered"), Outcome(False, "HTTP 500"), Outcome(False, "HTTP 404", refused=True)
@@ -124,6 +128,37 @@ def test_request() -> None:
     assert body == {"model": "m", "prompt": [4] * 8, "max_tokens": 1, "temperature": 0}
     assert request.headers == {"X-Request-Id": "motor-canary-a-3", "Authorization": "Bearer secret"}
     assert json.loads(request_of(target, "x", 4).body or b"")["prompt"] != body["prompt"], "no cached prefix answers it"
+
+
+def record(words: str, **fields: Any) -> StartRecord:
+    values: dict[str, Any] = {
+        **dict.fromkeys((f.name for f in dataclasses.fields(StartRecord)), ""),
+        "slot": "decode-0/0/0", "argv": words.split(), "env": {}, "api_host": "10.0.0.1", "api_port": 8000,
+        "role": "decode", "health": {},
+    }  # fmt: skip
+    return StartRecord(**{**values, **fields})
+
+
+def test_target_comes_from_the_final_command_line() -> None:
+    checks = Checks(served_model="m", prompt_tokens=8)
+    target = target_of(record("vllm serve /models/m --api-key a b --port 8000"), checks)
+    assert target == Target(Place("10.0.0.1", 8000), "/models/m", 8, "a")
+    assert target_of(record("vllm serve /m", env={"VLLM_API_KEY": "k"}), checks).api_key == "k"
+    layerwise = """vllm serve /m --kv-transfer-config {"kv_connector":"MooncakeLayerwiseConnector"}"""
+    assert target_of(record(layerwise), checks).kv_transfer_params
+    assert target_of(record(layerwise, role="prefill"), checks).kv_transfer_params is None
+
+
+def test_settings_survive_the_record_and_other_versions() -> None:
+    sent = pb.StartCmdMsg(health=wire.health(canary_interval_seconds=7))
+    checks = Checks.from_message(sent)
+    assert (checks.canary, checks.canary_interval, checks.served_model) == (True, 7.0, "tiny")
+    stored = json.loads(json.dumps(dataclasses.asdict(checks)))
+    assert Checks.from_record({**stored, "from_a_newer_version": 1}) == checks
+    older = Checks.from_message(pb.StartCmdMsg())
+    assert older == Checks.from_record({}) and not older.canary and "sent no health settings" in older.canary_off_reason
+    empty = Checks.from_message(pb.StartCmdMsg(health=pb.HealthSettings(canary=True)))
+    assert empty.canary and empty.canary_deadline == 30.0, "a zero is what an older controller did not send"
 
 
 def test_layerwise_decode_form() -> None:

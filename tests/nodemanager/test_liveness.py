@@ -120,7 +120,7 @@ async def test_a_frozen_follower_makes_the_canary_late_and_its_device_flat(gang:
 @pytest.mark.parametrize("gang", [2], indirect=True)
 async def test_a_slow_engine_is_late_and_busy(gang: Gang) -> None:
     await gang.ready()
-    gang.tell(step_seconds=2.5)
+    gang.tell(step_seconds=1.8)
     late = await gang.life(0, lambda life: life.canary == "late" and life.devices == "busy")
     assert late.canary_running_seconds > DEADLINE
     follower = await until_status(gang.nodes[1], lambda life: life["devices"] == "busy")

@@ -130,4 +130,4 @@ def test_processes_belong_to_their_slot() -> None:
     samples = [DeviceSample("W0", 0.0, 1.0, owner="a"), DeviceSample("W1", 0.0, 2.0, owner="b")]
     assert own_samples("b", ["0"], samples) == ([samples[1]], [])
     assert own_samples("c", ["0"], samples) == ([], [])
-    assert own_samples("c", ["0"], []) == ([], ["0"])
+    assert own_samples("c", ["0"], []) == ([], [])

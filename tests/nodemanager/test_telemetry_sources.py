@@ -366,8 +366,7 @@ def test_process_cpu_of_a_busy_a_frozen_and_a_dead_worker() -> None:
         for pid in (busy, frozen):
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
-    with pytest.raises(TelemetryError):
-        source.sample()
+    assert source.sample() == [], "unknown, and no problem"
 
 
 def test_choose_for_cpu_and_for_what_nobody_knows() -> None:

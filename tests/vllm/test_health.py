@@ -18,9 +18,10 @@ from engine_launch.command import build_command
 from engine_launch.model import Assignment, EngineSpec, ParallelShape, Role, Translation
 from engine_launch.profiles import resolve
 from nodemanager.progress import sum_of_counters
+from tests.cluster.deployment import free_port  # below the ephemeral ports: a start takes long
 from tests.nodemanager import wire
 from tests.nodemanager.conftest import place  # noqa: F401 - the fixture
-from tests.nodemanager.places import Node, free_port, get
+from tests.nodemanager.places import Node, get
 
 pytestmark = pytest.mark.vllm
 
