@@ -56,9 +56,10 @@ def test_full_disk_of_a_node(make: Make) -> None:
             assert cluster.answers()
         cluster.expect_nothing("full disk under state and logs of a node", before)
 
+        killed_at = time.monotonic()
         os.kill(before.pids[FOLLOWER], signal.SIGKILL)
         cluster.d.wait(lambda: cluster.groups()[0]["state"] == "stopping", "the failure")
-        measured.note("  ... then its engine is killed", time.time() - before.at, None, None)
+        measured.note("  ... then its engine is killed", time.monotonic() - killed_at, None, None)
         # An end that is not on disk is not confirmed, and nothing is started over an engine in doubt.
         cluster.d.wait(lambda: "not yet confirmed by: union-0/0/1 on n2" in cluster.groups()[0]["waiting_for"], "it")
         assert cluster.d.status()["problems"]
