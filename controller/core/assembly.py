@@ -117,6 +117,7 @@ def begin_generation(s: CoreState, scope: ScopeState) -> None:
         member.prepared = False
         member.report = None
         member.group_ready_told = False
+    scope.was_ready = False
     scope.unprepared = set(scope.members)
     scope.unready = set(scope.members)
     scope.unstopped = set()

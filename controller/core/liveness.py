@@ -61,6 +61,10 @@ def judge(s: CoreState, scope: ScopeState, gang: list[Member], late: float) -> t
         ]
         if counting and max(life.flat_samples for _, life in flat) < hang.max_failure_count + CATCH_UP_SAMPLES:
             return master, "", None  # another rank is flat and still being counted: it may be the frozen one
+        unseen = next((m for m, _, _ in states if not _in_sight(s, m)), None)
+        if unseen is not None:  # those in sight may well be flat because they wait for it
+            who = f"rank {unseen.slot.node_rank} on {unseen.node_id}"
+            return unseen, f"hung: the canary is late by {late:.0f} s and {who} is out of sight", None
         # a rank that only waits for the frozen one may be flat as well; the frozen one shows nothing at all
         member, life = min(flat, key=lambda found: (found[1].flat_peak, -found[0].slot.node_rank))
         where = f"rank {member.slot.node_rank} on {member.node_id}"

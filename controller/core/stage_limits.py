@@ -19,19 +19,23 @@ def check(s: CoreState, scope: ScopeState, reported: Member | None = None) -> No
     for member in [reported] if reported is not None else list(scope.members.values()):
         if member.report is None or member.state not in (MemberState.STARTING, MemberState.LOADING):
             continue
-        limit, spent, what = _limit(s, member)
+        limit, spent, what = _limit(s, member, scope.was_ready)
         if spent >= limit - 1e-6:
             _exceeded(s, scope, member, f"{what} for {spent:.0f} s, the limit is {limit:.0f} s")
             return
         s.arm(s.now + limit - spent, "stage", f"{scope.scope_id}#{scope.generation}")
 
 
-def _limit(s: CoreState, member: Member) -> tuple[float, float, str]:
+def _limit(s: CoreState, member: Member, was_ready: bool) -> tuple[float, float, str]:
     """The limit that applies to a member's stage, how much of it is spent, and what it is doing."""
     report, timers = member.report, s.plan.timers
     assert report is not None
     since_report = s.now - member.reported_at
     stage_seconds = report.stage_seconds + since_report
+    if was_ready and report.workers_seen < report.workers_expected:
+        # it was ready, its workers are gone and no exit was seen: a shim that is frozen reports none
+        seen = f"{report.workers_seen} of {report.workers_expected} workers are left"
+        return timers.configuration_limit, since_report, f"was ready, {seen}"
     if report.stage in BEFORE_RENDEZVOUS:
         return timers.configuration_limit, stage_seconds, f"in stage '{report.stage or 'starting'}'"
     if report.stage == "rendezvous":

@@ -212,6 +212,7 @@ def settle_readiness(s: CoreState, scope: ScopeState, member: Member) -> None:
     """Ready when every member is, and no failure was noted in a pause; `member` is the one that changed."""
     if scope.phase is Phase.STARTING and not scope.unready and scope.verdict is None:
         waited = s.now - scope.since
+        scope.was_ready = True
         s.enter(scope, Phase.READY, "ready", f"generation {scope.generation} is ready after {waited:.1f} s")
         if scope.restarts:
             s.arm(s.now + s.plan.timers.stable_after, "stable", f"{scope.scope_id}#{scope.generation}")

@@ -166,6 +166,7 @@ class ScopeState:
     stop_mode: str = "failure"  # failure: everyone at once; planned: masters drain first
     stop_told: set[SlotKey] = field(default_factory=set)
     leaving: set[str] = field(default_factory=set)  # nodes that give up their slots when the stop is done
+    was_ready: bool = False  # this generation has been ready once
     verdict: Evidence | None = None  # a failure found while paused
     claims: dict[SlotKey, tuple[str, MemberReport]] = field(default_factory=dict)  # holdings without a record
     adopted_run_ids: tuple[str, ...] = ()

@@ -127,3 +127,26 @@ def test_of_two_flat_ranks_the_one_that_shows_nothing_is_named() -> None:
     late(cluster, devices="flat", flat_samples=8, flat_peak=1.4, devices_detail="worker at 1 %")
     evidence = cluster.core.state.scopes["prefill-0/0"].evidence
     assert evidence is not None and evidence.slot == FOLLOWER
+
+
+def test_rank_out_of_sight_is_blamed_before_those_that_wait_for_it() -> None:
+    cluster = gang()
+    cluster.disconnect(cluster.nodes["n2"])
+    late(cluster, devices="flat", flat_samples=8, flat_peak=0.0)
+    evidence = cluster.core.state.scopes["prefill-0/0"].evidence
+    assert evidence is not None and evidence.slot == FOLLOWER and "out of sight" in evidence.reason
+
+
+def test_gang_that_was_ready_and_lost_its_workers_unseen_is_not_left_waiting() -> None:
+    cluster = gang()
+    node = cluster.nodes["n2"]
+    node.change(
+        FOLLOWER, state=MemberState.LOADING, workers_up=False, workers_seen=0, workers_expected=1, stage="kv_cache"
+    )
+    cluster.deliver_message(node)
+    assert phase(cluster) is Phase.STARTING
+    cluster.advance(119.0)
+    assert phase(cluster) is Phase.STARTING
+    cluster.advance(2.0)
+    evidence = cluster.core.state.scopes["prefill-0/0"].evidence
+    assert evidence is not None and "was ready, 0 of 1 workers are left" in evidence.reason
