@@ -44,10 +44,15 @@ class Direct:
         self.sent.remove(found[0])
         return getattr(found[0], kind)
 
-    async def state(self, state: str, seconds: float = 8.0) -> pb.SlotReport:
+    async def state(self, state: str, seconds: float = 8.0, rank: int | None = None) -> pb.SlotReport:
+        """The first report of this state, of one rank or of any; reports of other slots come in between."""
         number = pb.EngineState.Value(f"ENGINE_STATE_{state.upper()}")
-        found = await until(lambda: [m.slot_report for m in self.sent if m.slot_report.state == number], seconds, state)
-        return found[0]
+
+        def reports() -> list[pb.SlotReport]:
+            told = [m.slot_report for m in self.sent if m.slot_report.state == number]
+            return [report for report in told if rank is None or report.slot.node_rank == rank]
+
+        return (await until(reports, seconds, state))[0]
 
 
 @contextlib.asynccontextmanager
