@@ -28,7 +28,7 @@ class _StateCollector(Collector):
         s = self._state
         yield GaugeMetricFamily("motor_controller_epoch", "Epoch of this controller.", s.epoch)
         nodes = GaugeMetricFamily("motor_nodes", "Nodes by state.", labels=["state"])
-        counts = dict.fromkeys(("assigned", "spare", "rejected", "unreachable", "lost"), 0)
+        counts = dict.fromkeys(("assigned", "spare", "cleaning", "rejected", "unreachable", "lost"), 0)
         for node in s.nodes.values():
             state = status.node(s, node, self._now)["state"]
             counts[state] = counts.get(state, 0) + 1

@@ -84,7 +84,7 @@ class Node(BaseModel):
     node_id: str
     address: str
     hostname: str
-    state: str = Field(description="assigned, spare, rejected, unreachable, lost")
+    state: str = Field(description="assigned, spare, cleaning, rejected, unreachable, lost")
     since_seconds: float
     cordoned: bool
     reason: str

@@ -39,7 +39,7 @@ class CloseSession(Action):
 @dataclass(frozen=True)
 class TellPlacement(Action):
     node_id: str
-    state: str  # assigned | spare | rejected
+    state: str  # assigned | spare | cleaning | rejected
     reason: str
     slots: tuple[SlotKey, ...]
 

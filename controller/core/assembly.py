@@ -58,7 +58,7 @@ def tell_placement(s: CoreState, node: NodeState) -> None:
         if all(misfits.values()):
             state, reason = "rejected", "; ".join(dict.fromkeys(str(why) for why in misfits.values()))
         else:
-            state, reason = "spare", spare_reason(s, node)
+            state, reason = "cleaning" if node.stale else "spare", spare_reason(s, node)
     told = (state, reason, tuple(sorted(node.slots)))
     if node.told != told:
         node.told = told

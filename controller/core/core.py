@@ -114,10 +114,8 @@ class Core:
             starting.prepare_overdue(s, scope)
         elif kind == "store" and scope.phase is Phase.STORING and scope.record is not None:
             s.emit(StoreRecord(scope.record))
-        elif kind == "start" and scope.phase is Phase.STARTING and not scope.recovered:
-            slow = min(scope.unready)
-            reason = f"not ready {s.plan.timers.start_timeout:.0f} s after its start"
-            stopping.fail(s, scope, slow, scope.members[slow].node_id or "", reason, scope.members[slow].report)
+        elif kind == "start":
+            self._start_overdue(scope)
         elif kind == "unreachable":
             adoption.recovery_overdue(s, scope)
             membership.unreachable_in_start(s, scope)
@@ -133,6 +131,15 @@ class Core:
             stopping.check_stopped(s, scope)
         elif kind == "stable" and scope.phase is Phase.READY:
             scope.restart_times = []
+
+    def _start_overdue(self, scope: ScopeState) -> None:
+        """A start has an end. A generation that was ready once and is not just now has started: other limits hold."""
+        s = self.state
+        if scope.phase is not Phase.STARTING or scope.recovered or scope.was_ready or not scope.unready:
+            return
+        slow = min(scope.unready)
+        reason = f"not ready {s.plan.timers.start_timeout:.0f} s after its start"
+        stopping.fail(s, scope, slow, scope.members[slow].node_id or "", reason, scope.members[slow].report)
 
     def _scope_of_generation(self, key: str) -> ScopeState | None:
         scope_id, _, generation = key.rpartition("#")

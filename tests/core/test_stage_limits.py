@@ -92,3 +92,21 @@ def test_stage_of_an_ended_or_ready_member_has_no_limit() -> None:
     stage(cluster, FOLLOWER, "kv_cache", workers_up=True)
     cluster.advance(3600.0)
     assert scope(cluster).phase is Phase.STARTING
+
+
+def test_start_timeout_does_not_reach_a_gang_that_was_ready_and_blinks_when_it_passes() -> None:
+    cluster = Cluster(deployment(instance(dp=1, nnodes=2), start_timeout=1000.0))
+    for number in (1, 2):
+        cluster.connect(cluster.add_node(offer(number)))
+    cluster.settle()
+    assert scope(cluster).phase is Phase.READY
+    cluster.advance(999.0 - cluster.now)
+    node = cluster.nodes["n1"]
+    node.change(MASTER, state=MemberState.LOADING, reason="was ready: no answer", stage="http")
+    cluster.deliver_message(node)
+    assert scope(cluster).phase is Phase.STARTING
+    cluster.advance(5.0)
+    node.change(MASTER, state=MemberState.READY, reason="the engine answers a canary")
+    cluster.deliver_message(node)
+    cluster.settle()
+    assert scope(cluster).phase is Phase.READY and scope(cluster).generation == 1
