@@ -172,6 +172,7 @@ def test_left_overs_of_a_killed_maker_go_and_a_living_one_keeps_its_own(
     killed, living = maker(), maker()
     for process in (killed, living):
         assert process.stdout is not None and process.stdout.readline() == "made\n"
+    until(lambda: len(sleepers(killed.pid)) == 1)  # "made" may be said before the process inside has its name
     (sleeper,) = sleepers(killed.pid)
     killed.kill()
     killed.wait()
