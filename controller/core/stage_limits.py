@@ -19,6 +19,8 @@ def check(s: CoreState, scope: ScopeState, reported: Member | None = None) -> No
     for member in [reported] if reported is not None else list(scope.members.values()):
         if member.report is None or member.state not in (MemberState.STARTING, MemberState.LOADING):
             continue
+        if scope.was_ready and member.report.workers_seen >= member.report.workers_expected:
+            continue  # it has started; a manager that has just adopted it may not know its stage yet
         limit, spent, what = _limit(s, member, scope.was_ready)
         if spent >= limit - 1e-6:
             _exceeded(s, scope, member, f"{what} for {spent:.0f} s, the limit is {limit:.0f} s")

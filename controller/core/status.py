@@ -58,8 +58,8 @@ def instance_state(i: InstanceState, ready_groups: int) -> str:
     if ready_groups:
         return f"degraded {ready_groups}/{i.plan.dp_size}"
     phases = {scope.phase for scope in i.scopes.values()}
-    if phases == {Phase.FAILED}:
-        return "failed"
+    if len(phases) == 1 and phases <= {Phase.FAILED, Phase.STOPPED}:
+        return phases.pop().value
     order = [Phase.STOPPING, Phase.BACKOFF, Phase.ASSEMBLING, Phase.STORING, Phase.PREPARING, Phase.STARTING]
     return next((phase.value for phase in order if phase in phases), "failed")
 

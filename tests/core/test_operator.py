@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from controller.core import actions as a
+from controller.core import status
 from controller.core.model import Scope
 from controller.core.state import Phase
 from simulator.cluster import Cluster
@@ -35,6 +36,7 @@ def test_stop_stays_down_over_a_controller_restart_until_start() -> None:
     cluster.order("stop", "prefill-0/0")
     cluster.settle()
     assert phases(cluster) == {Phase.STOPPED}
+    assert status.deployment(cluster.core.state, cluster.now)["instances"][0]["state"] == "stopped", "not failed"
     cluster.restart_controller()
     for node in cluster.nodes.values():
         cluster.connect(node)

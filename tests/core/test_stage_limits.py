@@ -110,3 +110,14 @@ def test_start_timeout_does_not_reach_a_gang_that_was_ready_and_blinks_when_it_p
     cluster.deliver_message(node)
     cluster.settle()
     assert scope(cluster).phase is Phase.READY and scope(cluster).generation == 1
+
+
+def test_adopted_member_of_a_ready_gang_whose_stage_is_not_known_yet_is_no_failure() -> None:
+    cluster = Cluster(deployment(instance(dp=1, nnodes=2)))
+    for number in (1, 2):
+        cluster.connect(cluster.add_node(offer(number)))
+    cluster.settle()
+    stage(cluster, MASTER, "", 5000.0, state=MemberState.LOADING)
+    assert scope(cluster).phase is Phase.STARTING
+    stage(cluster, MASTER, "http", state=MemberState.READY)
+    assert scope(cluster).phase is Phase.READY and scope(cluster).generation == 1
