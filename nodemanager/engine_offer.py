@@ -49,8 +49,11 @@ def final_argv(engine: Engine, argv: Sequence[str]) -> list[str]:
     """
     if not argv:
         raise EngineError("the command is empty")
+    runs_module = list(argv[:2]) == ["python", "-m"]  # then argv names its module itself
     if engine.command:
-        return [*engine.command, *argv[1:]]
+        return [*engine.command, *argv[3 if runs_module else 1 :]]
+    if runs_module and engine.python is not None:
+        return [engine.python, *argv[1:]]
     if argv[0] not in ENTRY_MODULES or engine.python is None:
         raise EngineError(
             f"cannot run {argv[0]!r} with `python`, known are {', '.join(ENTRY_MODULES)}; set engines.<name>.command"

@@ -39,6 +39,10 @@ def explain_end(rank: int, status: Mapping[str, Any], tracker: StageTracker, ask
         text = "the machine was restarted"
     elif status.get("shim_lost") and not status.get("shim_pid"):
         text = "the node manager ended before it had started the engine"
+    elif status.get("shim_silent"):
+        how = _how(code, number) if (code, number) != (None, None) else "the engine ended, nobody knows how"
+        silent, shim = status["shim_silent"], status.get("shim_pid", 0)
+        text = f"{how}; its shim (pid {shim}) was frozen: it did not say so for {silent:.0f} s and was killed"
     elif status.get("shim_lost"):
         text = f"shim lost: the shim (pid {status.get('shim_pid', 0)}) was killed, so its engine was ended too"
     elif status.get("launch_error"):

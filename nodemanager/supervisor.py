@@ -41,9 +41,11 @@ from nodemanager.lease import SELF_FENCE, lease
 from nodemanager.log_follower import LogFollower
 from nodemanager.readiness import Readiness
 from nodemanager.records import StartRecord, boot_id
+from nodemanager.shim import send_signal
 from nodemanager.shim_client import ShimClient, ShimError
 from nodemanager.telemetry.collector import Watched
 from nodemanager.telemetry.process_cpu import WorkerProcess
+from nodemanager.unreported_end import SILENT_SECONDS, UnreportedEnd, exit_of
 from nodemanager.vitals import Vitals
 
 log = logging.getLogger(__name__)
@@ -75,6 +77,8 @@ class Supervisor:
         self.finished = asyncio.Event()  # nothing of this start runs any more
         self.looked = asyncio.Event()  # `state` is what was seen, not what was assumed
         self._status: dict[str, Any] = {}
+        self._unreported = UnreportedEnd()
+        self._found_out: dict[str, Any] = {}  # how an engine ended whose shim did not say so
         self._look_now = asyncio.Event()
         self._stop_asked = asyncio.Event()
         self._client: ShimClient | None = None
@@ -243,7 +247,7 @@ class Supervisor:
 
     def _shim_lost(self, stored: dict[str, Any]) -> None:
         """The shim was killed: its engine has no parent that could report its end, so it is ended here."""
-        self._status = {**stored, "state": "reaped", "shim_lost": stored.get("state") != "exited"}
+        self._status = {**stored, "state": "reaped", "shim_lost": stored.get("state") != "exited", **self._found_out}
         self._status["rebooted"] = bool(stored) and stored.get("boot_id") != boot_id()
         self.pid = int(stored.get("engine_pid") or 0)
         self._engine_ended()
@@ -340,6 +344,7 @@ class Supervisor:
     async def _look_again(self) -> None:
         while True:
             self._look_now.clear()
+            self._end_silent_shim()
             if self.state in LOOK_SECONDS:
                 await self.readiness.look(self.pid, loading=self.state == LOADING)
                 self._evaluate()
@@ -349,6 +354,14 @@ class Supervisor:
             alarm = asyncio.get_running_loop().call_later(pause, self._look_now.set)
             await self._look_now.wait()
             alarm.cancel()
+
+    def _end_silent_shim(self) -> None:
+        """A frozen shim never tells that its engine ended: without it the end is found here, see `_shim_lost`."""
+        silent = self._unreported.silent_for(self._status, time.monotonic())
+        if silent >= SILENT_SECONDS and not self._found_out:
+            self._found_out = {"shim_silent": silent, **exit_of(self._status)}
+            log.error("%s: the engine is over and its shim has not said so for %.0f s: killing it", self.key, silent)
+            send_signal(int(self._status["shim_pid"]), int(self._status["shim_start"]), signal.SIGKILL)
 
     def _read_lines(self, lines: list[str]) -> None:
         now = time.monotonic()

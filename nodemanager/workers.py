@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 
 import psutil
 
+from engine_launch.profiles import PROFILES
 from nodemanager.idleness import Usage
 
-# vLLM names its processes with setproctitle: VLLM::Worker[_DPd][_PPp][_PCPc][_TPt][_DCPd][_EPe].
-WORKER_TITLE = re.compile(r"VLLM::Worker")
+# Engines name their processes with setproctitle, such as VLLM::Worker[_DPd][_PPp][_PCPc][_TPt][_DCPd][_EPe].
+WORKER_TITLE = re.compile("|".join(sorted({profile.worker_title for profile in PROFILES.values()})))
 # With one worker in all it has no process of its own: it lives in this one.
-CORE_TITLE = re.compile(r"VLLM::EngineCore")
+CORE_TITLE = re.compile("|".join(sorted({profile.core_title for profile in PROFILES.values()})))
 
 
 @dataclass(frozen=True, order=True)

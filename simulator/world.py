@@ -251,13 +251,17 @@ class World(Cluster):
             self.end(*self.random.choice(running))
 
     def hang_engine(self) -> None:
-        """A rank freezes: its devices are flat and its gang's canary is late, told again and again."""
-        if running := self.running():
-            node, slot, generation = self.random.choice(running)
+        """A rank freezes: its devices are flat and its gang's canary is late, told again and again. One that fails
+        its health check as well is not ready any more."""
+        ready = [one for one in self.running() if one[0].engines[one[1]].report.state is MemberState.READY]
+        if ready:
+            node, slot, generation = self.random.choice(ready)
+            if self.random.random() < 0.5:
+                node.change(slot, state=MemberState.LOADING, workers_seen=1, workers_expected=1)
             self.tell_hang(node, slot, generation, 0)
 
     def tell_hang(self, node: SimulatedNode, slot: SlotKey, generation: int, samples: int) -> None:
-        if not self.alive(node, slot, generation) or node.engines[slot].report.state is not MemberState.READY:
+        if not self.alive(node, slot, generation):
             return
         node.change(slot, liveness=Liveness(devices="flat", flat_samples=samples, devices_detail="device 0 at 0 %"))
         for other, held, gen in self.running():

@@ -18,9 +18,12 @@ CATCH_UP_SAMPLES = 2  # how long a verdict waits for another flat rank to be cou
 
 
 def check_hang(s: CoreState, scope: ScopeState, reported: Member | None = None) -> None:
-    """Judge every API server's gang whose canary is late. `reported` limits the look to that member's gang."""
-    noted = scope.phase is Phase.STARTING and scope.verdict is not None  # in a pause
-    if not (scope.phase is Phase.READY or noted) or not scope.plan.hang.canary:
+    """Judge every API server's gang, ready now or once, whose canary is late. `reported` limits the look to that
+    member's gang."""
+    # A frozen API server fails /health before its canary is late, a dead engine loses its workers: no longer ready,
+    # and hung all the same.
+    serving = scope.phase is Phase.READY or (scope.phase is Phase.STARTING and scope.was_ready)
+    if not serving or not scope.plan.hang.canary:
         return
     for master in scope.members.values():
         if not scope.plan.has_api(master.slot):

@@ -9,6 +9,7 @@ from controller.core.state import Phase
 from simulator.cluster import Cluster
 from tests.core.shapes import deployment, instance
 from tests.core.test_assembly import bring_up
+from tests.core.test_stage_limits import starting
 
 MASTER, FOLLOWER = SlotKey("prefill-0", 0, 0), SlotKey("prefill-0", 0, 1)
 
@@ -19,9 +20,10 @@ def gang(**hang: object) -> Cluster:
     return cluster
 
 
-def report(cluster: Cluster, slot: SlotKey, **life: object) -> None:
+def report(cluster: Cluster, slot: SlotKey, state: MemberState | None = None, **life: object) -> None:
     node = cluster.nodes[cluster.core.state.scopes["prefill-0/0"].members[slot].node_id or ""]
-    node.change(slot, liveness=Liveness(**life))  # type: ignore[arg-type]
+    changed = {"state": state} if state is not None else {}
+    node.change(slot, liveness=Liveness(**life), **changed)  # type: ignore[arg-type]
     cluster.deliver_message(node)
 
 
@@ -45,6 +47,16 @@ def test_frozen_follower_is_named_by_its_flat_devices() -> None:
     evidence = cluster.core.state.scopes["prefill-0/0"].evidence
     assert evidence is not None and evidence.slot == FOLLOWER
     assert "rank 1 on n2 is flat (device 3 at 0 %)" in evidence.reason
+
+
+def test_gang_that_is_not_ready_any_more_is_still_judged() -> None:
+    """An API server that answers nothing at all fails /health first, and then its canary is late."""
+    cluster = gang()
+    report(cluster, FOLLOWER, devices="flat", flat_samples=6, devices_since=30.0)
+    late(cluster, state=MemberState.LOADING)
+    assert phase(cluster) is Phase.STOPPING
+    evidence = cluster.core.state.scopes["prefill-0/0"].evidence
+    assert evidence is not None and "canary is late" in evidence.reason
 
 
 def test_four_minutes_of_one_busy_prefill_step_are_normal() -> None:
@@ -111,11 +123,8 @@ def test_without_canary_nothing_is_judged() -> None:
     assert phase(cluster) is Phase.READY
 
 
-def test_nothing_is_judged_before_ready() -> None:
-    cluster = gang()
-    node = cluster.nodes["n2"]
-    node.change(FOLLOWER, state=MemberState.LOADING)
-    cluster.deliver_message(node)
+def test_nothing_is_judged_before_it_was_ready_once() -> None:
+    cluster = starting()
     report(cluster, FOLLOWER, devices="flat", flat_samples=90)
     late(cluster)
     assert phase(cluster) is Phase.STARTING

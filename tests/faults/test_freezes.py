@@ -80,11 +80,12 @@ def test_shim(cluster: Cluster) -> None:
 
 
 def test_shim_while_its_engine_ends(cluster: Cluster) -> None:
-    """Nobody reaps the engine and nobody says that it ended: the canary finds it, and the manager kills the shim."""
+    """Nobody reaps the engine and nobody says that it ended: the manager sees a zombie, and kills the shim."""
     shim, before = cluster.shim(FOLLOWER), cluster.before()
     with cluster.frozen(shim):
         os.kill(before.pids[FOLLOWER], signal.SIGKILL)
-        cluster.expect_restart("follower killed while its shim is frozen", before, seconds=90.0, told_bound=False)
+        what = "follower killed while its shim is frozen"
+        cluster.expect_restart(what, before, blamed=FOLLOWER, seconds=60.0, told_bound=False)
     assert not runs(shim)
 
 

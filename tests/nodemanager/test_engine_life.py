@@ -288,6 +288,20 @@ async def test_killed_shim_is_one_failure_and_no_orphan(one: One) -> None:
     await one.over()
 
 
+@pytest.mark.parametrize("one", [{"grandchild": True, "ignore_sigterm": True}], indirect=True)
+async def test_engine_that_ends_under_a_frozen_shim_is_found_with_its_signal(one: One) -> None:
+    """Nobody reaps it; what is left of it goes as well, the shim too."""
+    ready = await one.ready()
+    shim_pid = one.node.status()["shim_pid"]
+    os.kill(shim_pid, signal.SIGSTOP)
+    os.kill(ready.pid, signal.SIGKILL)
+    failed = await one.session.state("failed", 30.0)
+    assert f"SIGKILL; its shim (pid {shim_pid}) was frozen" in failed.reason
+    assert failed.exit_signal == signal.SIGKILL
+    await until(lambda: not [p for p in psutil.process_iter() if _cwd(p) == str(one.node.folder())])
+    await one.over()
+
+
 async def test_shim_and_manager_killed_leaves_no_orphan_once_a_manager_runs(one: One) -> None:
     ready = await one.ready()
     shim_pid = one.node.status()["shim_pid"]

@@ -208,6 +208,12 @@ async def test_versions_are_read_without_importing(tmp_path: Path) -> None:
     assert "is not there" in (await versions.of("z", Engine(command=["nowhere"], version="1"))).error
 
 
+def test_final_argv_of_an_engine_that_is_a_module() -> None:
+    argv = ["python", "-m", "atom.entrypoints.openai_server", "--model", "m"]
+    assert final_argv(Engine(python="/p"), argv) == ["/p", *argv[1:]]
+    assert final_argv(Engine(command=["numactl", "atom"]), argv) == ["numactl", "atom", "--model", "m"]
+
+
 def test_final_argv() -> None:
     argv = ["vllm", "serve", "m"]
     assert final_argv(Engine(python="/p"), argv) == ["/p", "-m", "vllm.entrypoints.cli.main", "serve", "m"]
