@@ -122,8 +122,9 @@ def _take_holdings(s: CoreState, node: NodeState, holdings: tuple[MemberReport, 
             continue
         if slot not in held or held[slot].generation != scope.generation:
             claim = scope.claims.get(slot)
-            if claim is None or claim[1].generation <= scope.generation:
-                _holds_nothing(s, node, scope, slot)  # else a newer generation than the store knows runs somewhere
+            newer_elsewhere = claim is not None and claim[1].generation > scope.generation
+            if not (scope.recovered and newer_elsewhere):  # an older store must not judge what it knows nothing of
+                _holds_nothing(s, node, scope, slot)
         elif scope.phase is Phase.STOPPING and slot in scope.unstopped:
             stopping.send_stop(s, scope, slot)  # the command may have gone with the stream
         elif scope.phase is Phase.PREPARING:

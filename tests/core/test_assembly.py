@@ -217,6 +217,27 @@ def test_emptied_store_adopts_complete_gangs_only() -> None:
     assert all(len(node.starts) == 1 for node in cluster.nodes.values())
 
 
+def test_member_that_is_gone_is_judged_although_a_stranger_claims_its_slot() -> None:
+    """The skip is for a recovered record only: what this controller has seen run, it misses."""
+    cluster = Cluster(deployment(instance(dp=1, nnodes=1)))
+    bring_up(cluster, 1)
+    own = cluster.nodes["n1"]
+    stranger = cluster.add_node(offer(2))
+    slot = own.starts[0].slot
+    engine = own.engines[slot]
+    newer = replace(engine.report, generation=6, run_id="another store's")
+    stranger.engines[slot] = replace(engine, report=newer)
+    cluster.connect(stranger)
+    cluster.disconnect(own)
+    own.reboot()
+    cluster.connect(own)
+    assert phases(cluster) == {Phase.STOPPING}, "it went down with its engine"
+    cluster.advance(60.0)
+    cluster.settle()
+    assert phases(cluster) == {Phase.READY} and len(own.starts) == 2
+    assert stranger.engines[slot].report.generation == 6, "nobody has said a word about it"
+
+
 def test_losing_sight_of_a_serving_member_stops_nothing() -> None:
     cluster = Cluster(deployment())
     bring_up(cluster, 4)
