@@ -14,7 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from engine_launch.health import API_KEY_FLAG, served_name_of, virtual_transfer_params, words_of
+from engine_launch.health import API_KEY_FLAG, canary_prompt, served_name_of, virtual_transfer_params, words_of
+from engine_launch.profiles import takes_text_only
 from nodemanager.checks import Checks
 from nodemanager.http_ask import NotHttpError, Place, Request, ask
 from nodemanager.netif import network_error
@@ -39,6 +40,7 @@ class Target:
     prompt_tokens: int
     api_key: str = ""
     kv_transfer_params: Mapping[str, Any] | None = None  # layerwise decode only
+    text: bool = False  # an engine that takes no token ids
 
 
 @dataclass(frozen=True)
@@ -59,16 +61,15 @@ def target_of(record: StartRecord, checks: Checks) -> Target:
         prompt_tokens=checks.prompt_tokens,
         api_key=keys[0] if keys else record.env.get("VLLM_API_KEY", ""),
         kv_transfer_params=virtual_transfer_params(record.argv, record.role),
+        text=takes_text_only(record.engine_profile),
     )
 
 
 def request_of(target: Target, name: str, number: int) -> Request:
-    """Token ids, so that no tokenizer is needed and the length is exact; another one each time, so that a prefix
-    cache never answers in the engine's place. Every vocabulary has the first 64 ids.
-    """
+    """One token after a prompt of the wanted length."""
     body: dict[str, Any] = {
         "model": target.model,
-        "prompt": [1 + number % 64] * target.prompt_tokens,
+        "prompt": canary_prompt(number, target.prompt_tokens, target.text),
         "max_tokens": 1,
         "temperature": 0,
     }

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from motor_rpc import control_pb2 as pb
 from motor_rpc.completion_probe import ask_completion
 
-from engine_launch.health import API_KEY_FLAG, virtual_transfer_params, words_of
+from engine_launch.health import API_KEY_FLAG, canary_prompt, virtual_transfer_params, words_of
+from engine_launch.profiles import takes_text_only
 from nodemanager.records import StartRecord
 
 DEADLINE_SECONDS = 30.0
@@ -19,6 +20,9 @@ async def probe(request: pb.ProbeRequest, records: Iterable[StartRecord]) -> pb.
     """
     own = next((one for one in records if request.host in (one.master_addr, one.api_host)), None)
     params = virtual_transfer_params(own.argv, own.role) if own else None
+    more: dict[str, object] = {"kv_transfer_params": params} if params else {}
+    if own and takes_text_only(own.engine_profile):
+        more["prompt"] = canary_prompt(0, request.prompt_tokens, text=True)
     keys = words_of(own.argv, API_KEY_FLAG) if own else []
     found = await ask_completion(
         request.host,
@@ -27,6 +31,6 @@ async def probe(request: pb.ProbeRequest, records: Iterable[StartRecord]) -> pb.
         request.prompt_tokens,
         request.deadline_seconds or DEADLINE_SECONDS,
         api_key=keys[0] if keys else own.env.get("VLLM_API_KEY", "") if own else "",
-        more={"kv_transfer_params": params} if params else None,
+        more=more,
     )
     return pb.ProbeReport(request_id=request.request_id, ok=found.ok, detail=found.detail)

@@ -11,6 +11,7 @@ from pathlib import Path
 from motor_rpc import control_pb2 as pb
 
 from engine_launch.command import command_digest
+from engine_launch.health import model_position
 from engine_launch.model import NodeLocal
 from engine_launch.profiles import UnknownProfile, resolve
 from nodemanager import environment, netif
@@ -25,8 +26,6 @@ from nodemanager.prepare import Reservation
 from nodemanager.prepare_checks import check_devices
 from nodemanager.records import Records, StartRecord, boot_id
 from nodemanager.slots import SlotKey
-
-MODEL_POSITION = 2  # `vllm serve MODEL ...`
 
 
 class CommandRefusedError(Exception):
@@ -137,17 +136,18 @@ def _check_command(message: pb.StartCmdMsg) -> None:
 
 async def _with_model_path(config: NodeConfig, argv: list[str], reservation: Reservation | None) -> list[str]:
     """A relative model name becomes the path where this node has it; a hub name stays."""
-    if len(argv) <= MODEL_POSITION or argv[1] != "serve" or argv[MODEL_POSITION].startswith(("/", "-")):
+    position = model_position(argv)
+    if position is None or argv[position].startswith("/"):
         return argv
     if reservation is not None:
         path = reservation.model_path
     else:
-        found = await check_model(argv[MODEL_POSITION], config.model_roots, config.allow_hub_models)
+        found = await check_model(argv[position], config.model_roots, config.allow_hub_models)
         if not found.ok:
             raise CommandRefusedError("limits", f"model: {found.detail}")
         path = found.path
     if path:
-        argv[MODEL_POSITION] = path
+        argv[position] = path
     return argv
 
 

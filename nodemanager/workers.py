@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -78,15 +79,19 @@ class Presence:
 
     def __init__(self, expected: int) -> None:
         self.expected = expected
-        self._known: frozenset[str] = frozenset()  # titles of the fullest look
+        # Titles of the fullest look. Counted: ranks of a dense engine that share one process tree have one title.
+        self._known: Counter[str] = Counter()
         self.workers: tuple[Worker, ...] = ()
         self.computing: tuple[Worker, ...] = ()
 
     def take(self, tree: Tree) -> None:
         self.workers, self.computing = tree.workers, tree.computing
-        titles = frozenset(worker.title for worker in tree.workers)
-        if len(titles) >= len(self._known):
+        titles = self._titles()
+        if titles.total() >= self._known.total():
             self._known = titles
+
+    def _titles(self) -> Counter[str]:
+        return Counter(worker.title for worker in self.workers)
 
     def clear(self) -> None:
         """The engine has ended."""
@@ -103,4 +108,4 @@ class Presence:
     @property
     def lost(self) -> tuple[str, ...]:
         """Titles of workers that were there and are not; empty where none was ever seen (one worker in the core)."""
-        return tuple(sorted(self._known - {worker.title for worker in self.workers}))
+        return tuple(sorted((self._known - self._titles()).elements()))

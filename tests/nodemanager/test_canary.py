@@ -266,3 +266,10 @@ async def test_only_a_change_is_progress() -> None:
         progress._last = 1.0
         assert await progress.moved(5.0)
     assert not await progress.moved(5.0), "a server that is gone is no progress"
+
+
+def test_an_engine_that_takes_no_token_ids_gets_text() -> None:
+    argv = "python -m atom.entrypoints.openai_server --model /m"
+    target = target_of(record(argv, engine_profile="atom@0.1.6"), dataclasses.replace(CHECKS, prompt_tokens=4))
+    prompts = [json.loads(request_of(target, "x", number).body or b"")["prompt"] for number in (1, 2)]
+    assert all(len(prompt.split()) == 4 for prompt in prompts) and prompts[0] != prompts[1]
