@@ -73,6 +73,11 @@ format: .venv ## put every file into the project's form
 	@$(PY) -m ruff check --fix-only
 	@$(PY) -m ruff format
 
+.PHONY: docs
+docs: .venv ## write docs/configuration.md again, from the schema and the rules
+	@$(PY) -m motorctl.main schema --markdown > docs/configuration.md.new
+	@mv docs/configuration.md.new docs/configuration.md
+
 .PHONY: proto
 proto: .venv ## generate the stubs of control.proto again
 	@echo "generating stubs (the compiler is installed into .venv-proto on first use) ..."

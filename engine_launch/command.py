@@ -11,11 +11,12 @@ from typing import Any
 
 from engine_launch.flag_list import load_flag_list
 from engine_launch.flags import FlagError, Option, read_options, render_option
-from engine_launch.kv_ports import kv_port_base, kv_ports
-from engine_launch.model import Assignment, EngineCommand, EngineSpec, NodeLocal
-from engine_launch.profile import EngineProfile
+from engine_launch.kv_transfer import fill_transfer
+from engine_launch.model import Assignment, EngineCommand, EngineSpec, NodeLocal, ParallelShape
+from engine_launch.override import without
+from engine_launch.profile import CommandForm, EngineProfile, PortKind
 from engine_launch.profiles import resolve
-from engine_launch.reserved import CONSUMED, MASTER_ONLY, RESERVED
+from engine_launch.reserved import MASTER_ONLY
 from engine_launch.translation import WorldPlace, world_place
 
 WILDCARD_HOSTS = frozenset({"0.0.0.0", "::"})
@@ -29,22 +30,26 @@ def build_command(spec: EngineSpec, assignment: Assignment) -> EngineCommand:
     """The canonical command of the process that fills one slot.
 
     Order of options: the operator's engine_config in file order, extra_args as written, then what Motor
-    computed. All processes of one world get the same options apart from ranks, headless, host and port: vLLM
-    does not check this, and a difference shows as a deadlock (vllm #44718). CommandError for contradictions.
+    computed, then what the operator insists on in its place. All processes of one world get the same options
+    apart from ranks, headless, host and port: vLLM does not check this, and a difference shows as a deadlock
+    (vllm #44718). CommandError for contradictions.
     """
     profile = resolve(spec.profile)
+    form = profile.form
     place = world_place(spec.shape, spec.translation, assignment.dp_rank, assignment.node_rank)
     options = read_options(spec.engine_config)
-    _check(place, assignment, options)
+    _check(place, assignment, options, form)
+    kv = fill_transfer(spec, assignment, options)
     argv = (
-        *profile.command,
+        *form.command,
+        *([f"--{form.model_flag}"] if form.model_flag else []),
         spec.model,
-        *_operator_words(options, profile, place),
+        *_operator_words(kv.options, profile, place),
         *spec.extra_args,
-        *_computed_words(options, assignment, place),
+        *_computed_words(spec, options, assignment, place, profile),
     )
-    env = {**profile.env, **spec.env}
-    node_env = {name: source for name, source in profile.node_env.items() if name not in spec.env}
+    env = {**profile.env, **spec.env, **kv.env, **_port_env(assignment, form)}
+    node_env = {name: source for name, source in {**profile.node_env, **kv.node_env}.items() if name not in spec.env}
     command = EngineCommand(
         argv=argv,
         env=env,
@@ -53,7 +58,7 @@ def build_command(spec: EngineSpec, assignment: Assignment) -> EngineCommand:
         api_host=_reachable_host(options, assignment) if place.has_api else None,
         api_port=assignment.api_port if place.has_api else None,
         health_path=profile.health_path if place.has_api else None,
-        ports=_ports(spec, assignment, place, kv_port_base(options)),
+        ports=(*_ports(assignment, place, form), *kv.ports),
         expected_workers=spec.shape.workers_per_node,
         drain_seconds=drain_seconds(spec),
         argv_digest="",
@@ -79,10 +84,10 @@ def drain_seconds(spec: EngineSpec) -> float:
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else 0.0
 
 
-def _check(place: WorldPlace, assignment: Assignment, options: list[Option]) -> None:
+def _check(place: WorldPlace, assignment: Assignment, options: list[Option], form: CommandForm) -> None:
     for option in options:
-        if option.name in RESERVED:
-            raise CommandError(f"{option.spelled} may not be set: {RESERVED[option.name]}")
+        if option.name in form.reserved:
+            raise CommandError(f"{option.spelled} may not be set: {form.reserved[option.name]}")
     if place.has_api and assignment.api_port is None:
         raise CommandError(f"{_slot(assignment)} has the API server and was given no API port")
     if place.dp_size > 1 and assignment.dp_rpc_port is None:
@@ -93,17 +98,34 @@ def _operator_words(options: list[Option], profile: EngineProfile, place: WorldP
     flag_list = load_flag_list(profile.flag_list)
     words: list[str] = []
     for option in options:
-        if option.name in CONSUMED or (place.headless and option.name in MASTER_ONLY):
+        if option.name in profile.form.consumed or (place.headless and option.name in MASTER_ONLY):
             continue
         try:
-            words += render_option(option, flag_list.negatable, flag_list.json_valued)
+            words += render_option(option, flag_list.negatable, flag_list.json_valued, flag_list.spelled)
         except FlagError as error:
             raise CommandError(str(error)) from error
     return words
 
 
-def _computed_words(options: list[Option], assignment: Assignment, place: WorldPlace) -> list[str]:
+def _computed_words(
+    spec: EngineSpec, options: list[Option], assignment: Assignment, place: WorldPlace, profile: EngineProfile
+) -> list[str]:
+    """Motor's own words, with those of the `override` block in the place of the ones they replace."""
+    words = _own_words(options, assignment, place, spec.shape, profile.form)
+    if not spec.override.options:
+        return words
+    try:
+        return without(words, spec.override.replaces()) + spec.override.words(load_flag_list(profile.flag_list))
+    except FlagError as error:
+        raise CommandError(str(error)) from error
+
+
+def _own_words(
+    options: list[Option], assignment: Assignment, place: WorldPlace, shape: ParallelShape, form: CommandForm
+) -> list[str]:
     words: list[str] = []
+    if shape.dp_local > 1 and place.dp_size == 1:
+        words += ["--data-parallel-size", str(shape.dp_local)]
     if place.nnodes > 1:
         words += ["--nnodes", str(place.nnodes), "--node-rank", str(place.node_rank)]
         words += ["--master-addr", assignment.master_addr, "--master-port", str(assignment.master_port)]
@@ -111,14 +133,31 @@ def _computed_words(options: list[Option], assignment: Assignment, place: WorldP
         words += ["--data-parallel-size", str(place.dp_size)]
         if place.dp_rank is not None:
             words += ["--data-parallel-rank", str(place.dp_rank)]
+        words += _local_rank_words(place)
         words += ["--data-parallel-address", assignment.master_addr]
         words += ["--data-parallel-rpc-port", str(assignment.dp_rpc_port)]
-    if place.nnodes > 1 and _value(options, "distributed-executor-backend") is None:
+    # Of mp the workers are processes of their own also where a rank has one, and followers are ready by their workers.
+    several = place.nnodes > 1 or place.dp_local > 1
+    if several and _value(options, "distributed-executor-backend") is None:
         words += ["--distributed-executor-backend", "mp"]
     if place.has_api:
         host = _value(options, "host") or assignment.address
-        return [*words, "--host", str(host), "--port", str(assignment.api_port)]
+        return [*words, "--host", str(host), f"--{form.port_options[PortKind.API]}", str(assignment.api_port)]
     return [*words, "--headless"]
+
+
+def _local_rank_words(place: WorldPlace) -> list[str]:
+    """For a process that holds several data-parallel ranks of a larger world."""
+    words = ["--data-parallel-size-local", str(place.dp_local)] if place.dp_local > 1 else []
+    if place.dp_start_rank is not None:
+        words += ["--data-parallel-start-rank", str(place.dp_start_rank)]
+    return [*words, "--data-parallel-hybrid-lb"] if place.hybrid else words
+
+
+def _port_env(assignment: Assignment, form: CommandForm) -> dict[str, str]:
+    """Ports that the engine reads from its environment."""
+    ports = {PortKind.MASTER: assignment.master_port, PortKind.DP_RPC: assignment.dp_rpc_port}
+    return {name: str(ports[kind]) for name, kind in form.port_env.items() if ports.get(kind) is not None}
 
 
 def _reachable_host(options: list[Option], assignment: Assignment) -> str:
@@ -128,16 +167,16 @@ def _reachable_host(options: list[Option], assignment: Assignment) -> str:
     return str(host)
 
 
-def _ports(spec: EngineSpec, assignment: Assignment, place: WorldPlace, kv_base: int | None) -> tuple[int, ...]:
+def _ports(assignment: Assignment, place: WorldPlace, form: CommandForm) -> tuple[int, ...]:
+    carried = frozenset(form.port_env.values())
     ports: list[int] = []
-    if place.opens_master_port:
+    if place.opens_master_port or PortKind.MASTER in carried:
         ports.append(assignment.master_port)
-    if place.opens_dp_rpc_port and assignment.dp_rpc_port is not None:
+    if (place.opens_dp_rpc_port or PortKind.DP_RPC in carried) and assignment.dp_rpc_port is not None:
         ports.append(assignment.dp_rpc_port)
     if place.has_api and assignment.api_port is not None:
         ports.append(assignment.api_port)
-    kv = kv_ports(kv_base, spec.shape, spec.translation, assignment.dp_rank, assignment.node_rank)
-    return (*ports, *kv)
+    return tuple(ports)
 
 
 def _value(options: list[Option], name: str) -> Any:

@@ -17,8 +17,9 @@ class FlagList:
     """Long option names without dashes in front. An empty list knows nothing, so it calls nothing unknown."""
 
     source: str = ""  # "vllm-0.32"
-    kinds: Mapping[str, str] = field(default_factory=dict)  # name -> bool | value | list | json
+    kinds: Mapping[str, str] = field(default_factory=dict)  # name -> bool | value | list | json | optional
     negatable: frozenset[str] = field(default_factory=frozenset)  # names with a --no-NAME form
+    spelled: Mapping[str, str] = field(default_factory=dict)  # kv-cache-dtype -> kv_cache_dtype, where they differ
 
     @property
     def json_valued(self) -> frozenset[str]:
@@ -37,8 +38,36 @@ def load_flag_list(file_name: str) -> FlagList:
         return FlagList()
     path = resources.files("engine_launch") / "flag_lists" / file_name
     content: dict[str, dict[str, str | bool]] = json.loads(path.read_text(encoding="utf-8"))
+    # Keys without dashes say where a list comes from.
+    flags = {flag.removeprefix("--"): entry for flag, entry in content.items() if flag.startswith("--")}
     return FlagList(
         source=file_name.removesuffix(".json"),
-        kinds={flag.removeprefix("--"): str(entry["kind"]) for flag, entry in content.items()},
-        negatable=frozenset(flag.removeprefix("--") for flag, entry in content.items() if entry["negatable"]),
+        kinds={_dashed(flag): str(entry["kind"]) for flag, entry in flags.items()},
+        negatable=frozenset(_dashed(flag) for flag, entry in flags.items() if entry["negatable"]),
+        spelled={_dashed(flag): flag for flag in flags if _dashed(flag) != flag},
     )
+
+
+def versions_with(name: str, source: str) -> str:
+    """Which other lists of the engine that `source` is of know the flag: "vllm-0.24 and newer"; empty for none."""
+    engine = source.rsplit("-", 1)[0]
+    files = resources.files("engine_launch") / "flag_lists"
+    listed = [
+        file.name for file in files.iterdir() if file.name.startswith(f"{engine}-") and file.name.endswith(".json")
+    ]
+    sources = sorted((file.removesuffix(".json") for file in listed), key=_version)
+    having = [each for each in sources if name in load_flag_list(f"{each}.json").kinds]
+    if not having:
+        return ""
+    first, last = having[0], having[-1]
+    if last == sources[-1]:
+        return f"{first} and newer"
+    return f"{first} to {last}" if first != last else first
+
+
+def _version(source: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in source.rsplit("-", 1)[1].split("."))
+
+
+def _dashed(flag: str) -> str:
+    return flag.replace("_", "-")

@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 # Short names of the field (PyMotor cf/resolver.py:206-220, es/core/vllm/vllm_config.py:45-56) -> vLLM's own.
@@ -49,6 +50,7 @@ SHORT_FLAGS: Mapping[str, str] = {
     "dc": "diffusion-config",
     "cc": "compilation-config",
     "ac": "attention-config",
+    "asc": "api-server-count",
     "O": "optimization-level",
 }
 
@@ -108,20 +110,26 @@ def conflicts(options: Iterable[Option]) -> list[Conflict]:
     return found
 
 
-def render_option(option: Option, negatable: Collection[str] = (), json_valued: Collection[str] = ()) -> list[str]:
+def render_option(
+    option: Option,
+    negatable: Collection[str] = (),
+    json_valued: Collection[str] = (),
+    spelled: Mapping[str, str] = MappingProxyType({}),
+) -> list[str]:
     """The command-line words of one option; none for null, and none for a false that has no `--no-` form.
 
-    `negatable` holds the names with a `--no-NAME` form, `json_valued` those whose lists are one JSON value.
-    FlagError for what a command line cannot carry.
+    `negatable` holds the names with a `--no-NAME` form, `json_valued` those whose lists are one JSON value,
+    `spelled` the names that the engine's parser spells in another way. FlagError for what a command line cannot carry.
     """
-    flag = f"--{option.name}"
+    written = spelled.get(option.name, option.name)
+    flag = f"--{written}"
     value = option.value
     if value is None:
         return []
     if value is True:
         return [flag]
     if value is False:
-        return [f"--no-{option.name}"] if option.name in negatable else []
+        return [f"--no-{written}"] if option.name in negatable else []
     if isinstance(value, Mapping):
         return [flag, to_json(value)]
     if isinstance(value, (list, tuple)) and option.name in json_valued:
@@ -139,7 +147,7 @@ def _render_list(option: Option, flag: str, values: list[Any] | tuple[Any, ...])
     words = [scalar_text(value) for value in values]
     if len(words) == 1:
         return _flag_and_word(flag, words[0])
-    unsafe = next((word for word in words if _is_flag_like(word)), None)
+    unsafe = next((word for word in words if is_flag_like(word)), None)
     if unsafe is not None:
         raise FlagError(
             f"{option.spelled}: {unsafe!r} begins with a dash and is one of several values; the engine's parser "
@@ -152,7 +160,7 @@ def _flag_and_word(flag: str, word: str) -> list[str]:
     return [f"{flag}={word}"] if word.startswith("-") else [flag, word]
 
 
-def _is_flag_like(word: str) -> bool:
+def is_flag_like(word: str) -> bool:
     """As argparse sees it: a negative number is a value (no option looks like one), -1e5 and -inf are flags."""
     return word.startswith("-") and word != "-" and not _NEGATIVE_NUMBER.match(word)
 
@@ -185,7 +193,7 @@ def flag_names(words: Iterable[str]) -> list[tuple[str, str]]:
     """
     found = []
     for word in words:
-        if not _is_flag_like(word):
+        if not is_flag_like(word):
             continue
         head = word.split("=", 1)[0]
         bare = head.lstrip("-")

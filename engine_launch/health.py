@@ -13,6 +13,7 @@ from typing import Any
 
 SERVED_MODEL_FLAG = "--served-model-name"
 API_KEY_FLAG = "--api-key"
+MODEL_FLAG = "--model"
 KV_TRANSFER_FLAG = "--kv-transfer-config"
 
 # A layerwise decode engine starts nothing for a request without these (facts of the field: its own virtual
@@ -47,6 +48,16 @@ def canary_prompt_tokens(pcp: int) -> int:
     return max(2, 2 * pcp)
 
 
+def canary_prompt(number: int, tokens: int, text: bool) -> list[int] | str:
+    """The prompt of canary `number`, at least `tokens` long, another one each time so that no prefix cache answers.
+
+    Token ids need no tokenizer, and every vocabulary has the first 64. `text` is for engines that take no ids: a number
+    and its space are one token or more.
+    """
+    word = 1 + number % 64
+    return f"{word} " * tokens if text else [word] * tokens
+
+
 def words_of(argv: Sequence[str], flag: str) -> list[str]:
     """Values of `flag` on a command line, as `--flag a b` or `--flag=a`; of the last one where it stands twice."""
     found: list[str] = []
@@ -69,8 +80,17 @@ def served_name_of(argv: Sequence[str], otherwise: str) -> str:
     """The name an engine with this final command line answers to: a node may have put a path for a model's name."""
     if names := words_of(argv, SERVED_MODEL_FLAG):
         return names[0]
-    after = argv[argv.index("serve") + 1 :] if "serve" in argv else []
-    return after[0] if after and not after[0].startswith("-") else otherwise
+    position = model_position(argv)
+    return otherwise if position is None else argv[position]
+
+
+def model_position(argv: Sequence[str]) -> int | None:
+    """Where the model stands in a command line that Motor made: `vllm serve MODEL`, `python -m ... --model MODEL`."""
+    for word in ("serve", MODEL_FLAG):
+        if word in argv:
+            position = argv.index(word) + 1
+            return position if position < len(argv) and not argv[position].startswith("-") else None
+    return None
 
 
 def virtual_transfer_params(argv: Sequence[str], role: str) -> dict[str, bool] | None:
@@ -81,5 +101,18 @@ def virtual_transfer_params(argv: Sequence[str], role: str) -> dict[str, bool] |
         config = json.loads(words[0])
     except ValueError:
         return None
-    connector = str(config.get("kv_connector", "")) if isinstance(config, dict) else ""
-    return dict(LAYERWISE_PARAMS) if connector in LAYERWISE_CONNECTORS else None
+    # Each text in it, so that a connector inside a MultiConnector is found as well.
+    names = set(_texts_at("kv_connector", config))
+    return dict(LAYERWISE_PARAMS) if names.intersection(LAYERWISE_CONNECTORS) else None
+
+
+def _texts_at(key: str, value: Any) -> Iterable[str]:
+    """Every text that stands under `key`, at any depth."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            if name == key and isinstance(inner, str):
+                yield inner
+            yield from _texts_at(key, inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _texts_at(key, inner)

@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Any
 
 from engine_launch.health import HealthChecks
+from engine_launch.override import NO_OVERRIDE, Override
 
 
 class Role(str, Enum):
@@ -58,6 +59,7 @@ class ParallelShape:
     dp: int = 1
     nnodes: int = 1
     expert_parallel: bool = False
+    dp_local: int = 1  # data-parallel ranks that every process holds by itself: they are no groups of their own
 
     @property
     def group_world(self) -> int:
@@ -70,7 +72,29 @@ class ParallelShape:
     @property
     def workers_per_node(self) -> int:
         """Workers, and so devices, of one slot. Exact only after validation (group_world % nnodes == 0)."""
-        return self.group_world // self.nnodes
+        return self.dp_local * self.group_world // self.nnodes
+
+
+@dataclass(frozen=True)
+class KvSizes:
+    """Sizes of one side of a prefill/decode pair, as `kv_connector_extra_config` spells them. Of one engine world:
+    `dp_size` is 1 where each group is its own engine."""
+
+    dp_size: int = 1
+    tp_size: int = 1
+    pp_size: int = 1
+    pcp_size: int = 1
+    dcp_size: int = 1
+
+
+@dataclass(frozen=True)
+class KvPlan:
+    """What filling in an instance's kv_transfer_config takes beyond its own section (kv_transfer.py)."""
+
+    sizes: Mapping[Role, KvSizes] = field(default_factory=dict)  # of each side that the file has
+    first_port: int | None = None  # of the section's first engine world; None: the connector opens none
+    port_step: int = 0  # from one engine world's first port to the next one's; 0: no two worlds share a host
+    first_world: int = 0  # this instance's first engine world, counted over all instances of the section
 
 
 @dataclass(frozen=True)
@@ -87,6 +111,8 @@ class EngineSpec:
     env: Mapping[str, str] = field(default_factory=dict)
     extra_args: tuple[str, ...] = ()
     health: HealthChecks = field(default_factory=HealthChecks)
+    override: Override = NO_OVERRIDE
+    kv: KvPlan | None = None  # None: no KV transfer, or one that is passed on as written
 
 
 @dataclass(frozen=True)
@@ -105,6 +131,7 @@ class Assignment:
     master_port: int
     api_port: int | None  # None on processes without an API server
     dp_rpc_port: int | None  # only in native translations
+    run_id: str = ""  # of this generation; new with each start
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from engine_launch.model import NodeLocal, Translation
-from engine_launch.profile import DcpRule, EngineProfile, PcpSupport
+from engine_launch.profile import DcpRule, EngineProfile, PcpLimit, PcpSupport
 from engine_launch.vllm_log import FATAL_PATTERNS, STAGES, WARNING_PATTERNS, WORKER_STAGE
 
 BOTH_NATIVE = frozenset({Translation.NATIVE_EXTERNAL, Translation.NATIVE_INTERNAL})
@@ -75,6 +75,19 @@ PROGRESS_COUNTERS = (
 STOP_SECONDS = 13.4
 
 
+# v1/worker/gpu/pcp_manager.py: validate_config, by the version that has the limit first.
+_ALWAYS = frozenset({PcpLimit.MLA_ONLY, PcpLimit.NO_LORA})
+_PCP_LIMITS_26 = _ALWAYS | {PcpLimit.NO_PP, PcpLimit.NO_SPECULATION, PcpLimit.SPARSE_EAGER}
+_PCP_LIMITS_33 = _ALWAYS | {PcpLimit.MTP_OR_DSPARK, PcpLimit.DCP_SPARSE_ONLY, PcpLimit.DCP_AG_RS}
+_PCP_LIMITS_32 = _PCP_LIMITS_33 | {PcpLimit.SPARSE_EAGER}  # 0.33 has graphs for some sparse models
+_PCP_LIMITS_30 = _PCP_LIMITS_32 | {PcpLimit.NO_PP}
+
+
+def flag_list_of(version: str) -> str:
+    """The list that make_flag_list.py wrote for a vLLM of this version."""
+    return f"vllm-{version}.json"
+
+
 def _profile(version: str, **facts: object) -> EngineProfile:
     base: dict[str, object] = {
         "pcp": PcpSupport.YES,
@@ -83,7 +96,8 @@ def _profile(version: str, **facts: object) -> EngineProfile:
         "dcp_rule": DcpRule.WITH_PCP_EXACT,  # config/parallel.py:590-603 of 0.32
         "pcp_counts_in_nnodes": True,  # engine/arg_utils.py:2358-2372 of 0.32; since 0.30 (PR #55111)
         "interleave_is_block_with_kv": False,
-        "flag_list": "vllm-0.32.json",
+        "pcp_limits": _PCP_LIMITS_32,
+        "flag_list": flag_list_of(version),
         "strict_flags": True,
         "env": ENV,
         "node_env": NODE_ENV,
@@ -98,37 +112,29 @@ def _profile(version: str, **facts: object) -> EngineProfile:
     return EngineProfile(engine="vllm", version=version, **{**base, **facts})  # type: ignore[arg-type]
 
 
-# The flag exists, and no CUDA implementation behind it.
+# The flag exists, and no attention implementation behind it: v1/worker/cp_utils.py asserts `supports_pcp`, which is
+# False wherever it is set; config/vllm.py of 0.24 and 0.25 lists it among what the V2 runner cannot do.
 _NO_PCP: dict[str, object] = {
     "pcp": PcpSupport.NO,
     "pcp_with_dp": False,
-    "dcp_rule": DcpRule.DIVIDES_TP,
+    "dcp_rule": DcpRule.DIVIDES_TP,  # config/parallel.py:490 of 0.23, an assertion
     "pcp_counts_in_nnodes": False,
+    "pcp_limits": frozenset(),
 }
-# "PCP does not support data parallelism yet.": config/parallel.py:528 of 0.27.1, :549 of 0.29.
-_NO_PCP_WITH_DP: dict[str, object] = {
+# The first PCP of upstream's own (v1/worker/gpu/pcp_manager.py). "PCP does not support data parallelism yet.":
+# config/parallel.py:509 of 0.26, :528 of 0.27.1, :549 of 0.29.
+_FIRST_PCP: dict[str, object] = {
     "pcp_with_dp": False,
-    "dcp_rule": DcpRule.DIVIDES_TP,
     "pcp_counts_in_nnodes": False,
+    "pcp_limits": _PCP_LIMITS_26,
+    "pcp_notes": ("upstream's PCP is young here, and was never seen working; 0.30 and newer can do more",),
 }
-UNREAD = ("its source was not read: it is treated like the nearest version that was",)
-_PCP_YOUNG = ("upstream's own PCP is from 0.30; here the flag passes, and was never seen working",)
 
 PROFILES: tuple[EngineProfile, ...] = (
-    _profile("0.18", **_NO_PCP),
-    _profile("0.19", **_NO_PCP, notes=UNREAD),
-    _profile("0.20", **_NO_PCP, notes=UNREAD),
-    _profile("0.21", **_NO_PCP),
-    _profile("0.22", **_NO_PCP, notes=UNREAD),
-    _profile("0.23", **_NO_PCP),
-    _profile("0.24", **_NO_PCP_WITH_DP, notes=UNREAD, pcp_notes=_PCP_YOUNG),
-    _profile("0.25", **_NO_PCP_WITH_DP, notes=UNREAD, pcp_notes=_PCP_YOUNG),
-    _profile("0.26", **_NO_PCP_WITH_DP, notes=UNREAD, pcp_notes=_PCP_YOUNG),
-    _profile("0.27", **_NO_PCP_WITH_DP, pcp_notes=_PCP_YOUNG),
-    _profile("0.28", **_NO_PCP_WITH_DP, pcp_notes=_PCP_YOUNG),
-    _profile("0.29", **_NO_PCP_WITH_DP, pcp_notes=_PCP_YOUNG),
-    _profile("0.30"),
-    _profile("0.31"),
+    *(_profile(f"0.{minor}", **_NO_PCP) for minor in range(18, 26)),
+    *(_profile(f"0.{minor}", **_FIRST_PCP) for minor in range(26, 30)),
+    _profile("0.30", pcp_limits=_PCP_LIMITS_30),
+    _profile("0.31", pcp_limits=_PCP_LIMITS_30),
     _profile("0.32"),
-    _profile("0.33"),
+    _profile("0.33", pcp_limits=_PCP_LIMITS_33),
 )

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from engine_launch.model import NodeLocal
-from engine_launch.profile import DcpRule, EngineProfile, PcpSupport
-from engine_launch.vllm import BOTH_NATIVE, ENV, PROGRESS_COUNTERS, REFUSED_ENV, STOP_SECONDS, UNREAD
+from engine_launch.profile import DcpRule, EngineProfile, PcpLimit, PcpSupport
+from engine_launch.vllm import BOTH_NATIVE, ENV, PROGRESS_COUNTERS, REFUSED_ENV, STOP_SECONDS, flag_list_of
 from engine_launch.vllm_log import ASCEND_FATAL_PATTERNS, FATAL_PATTERNS, STAGES, WARNING_PATTERNS, WORKER_STAGE
 
 # The plug-in's multi-node guide (docs/source/tutorials/features/long_sequence_context_parallel_multi_node.md,
@@ -44,13 +44,16 @@ def _profile(version: str, **facts: object) -> EngineProfile:
         # v0.24.0rc1 (PR #10178).
         "pcp_with_dp": False,
         "native": BOTH_NATIVE,
-        # MLA: tp % dcp == 0. GQA also needs the model's number of KV heads, which a plan does not know.
+        # Its vLLM's own (config/parallel.py of 0.25 and older); what the model's KV heads allow is a rule of its own.
         "dcp_rule": DcpRule.DIVIDES_TP,
         "pcp_counts_in_nnodes": False,  # its vLLM is older than 0.30 (PR #55111)
         # AssertionError otherwise: platform.py:483-493 of v0.18.0, :743-752 of v0.23.0, and on to v0.25.1rc1.
         "interleave_is_block_with_kv": True,
-        "flag_list": "vllm-0.32.json",
-        "strict_flags": False,  # the list is upstream's, of another version
+        # The Dockerfile of each tag names the vLLM that it sits on: always the one with the same two numbers. The
+        # plug-in adds no flag (platform.py: pre_register_and_update adds a value to --quantization), but a build may
+        # sit on a vLLM between two versions, so an unknown flag is a warning.
+        "flag_list": flag_list_of(version),
+        "strict_flags": False,
         "env": ENV,
         "node_env": NODE_ENV,
         "refused_env": ASCEND_REFUSED_ENV,
@@ -64,24 +67,24 @@ def _profile(version: str, **facts: object) -> EngineProfile:
     return EngineProfile(engine="vllm_ascend", version=version, **{**base, **facts})  # type: ignore[arg-type]
 
 
-# Up to v0.21.0rc1 platform.py has no data-parallel check.
+# Up to v0.21.0rc1 platform.py has no data-parallel check (read at every tag from v0.12.0rc1 on).
 _PCP_WITH_DP: dict[str, object] = {"pcp_with_dp": True}
-# platform.py:339-343 of v0.25.1rc1; worker/v2/pcp_manager.py:33-53 refuses DCP and PP beside it.
-_V2_ONLY: dict[str, object] = {"pcp": PcpSupport.V2_RUNNER}
+# platform.py:339-343 of v0.25.1rc1. Once the V2 runner had PCP, worker/v2/pcp_manager.py:33-53 refused these.
+_V2_ONLY: dict[str, object] = {
+    "pcp": PcpSupport.V2_RUNNER,
+    "pcp_limits": frozenset({PcpLimit.NO_PP, PcpLimit.NO_DCP, PcpLimit.NO_LORA}),
+    "pcp_notes": (
+        # worker/v2/model_runner.py:68 there; PR #14023 brought it to the V2 runner.
+        "the V2 runner of v0.25.1rc1 itself raises NotImplementedError for PCP and DCP; builds of August 2026 have PCP",
+    ),
+}
+
+# --shutdown-timeout came with vLLM 0.18, and with it the drain.
+_NO_DRAIN: dict[str, object] = {"drain_flag": ""}
 
 PROFILES: tuple[EngineProfile, ...] = (
-    _profile("0.12", **_PCP_WITH_DP, notes=UNREAD),
-    _profile("0.13", **_PCP_WITH_DP),
-    _profile("0.14", **_PCP_WITH_DP, notes=UNREAD),
-    _profile("0.15", **_PCP_WITH_DP, notes=UNREAD),
-    _profile("0.16", **_PCP_WITH_DP, notes=UNREAD),
-    _profile("0.17", **_PCP_WITH_DP, notes=UNREAD),
-    _profile("0.18", **_PCP_WITH_DP),
-    _profile("0.19", **_PCP_WITH_DP, notes=UNREAD),
-    _profile("0.20", **_PCP_WITH_DP, notes=UNREAD),
-    _profile("0.21", **_PCP_WITH_DP),
-    _profile("0.22"),
-    _profile("0.23"),
-    _profile("0.24"),
+    *(_profile(f"0.{minor}", **_PCP_WITH_DP, **_NO_DRAIN) for minor in range(12, 18)),
+    *(_profile(f"0.{minor}", **_PCP_WITH_DP) for minor in range(18, 22)),
+    *(_profile(f"0.{minor}") for minor in range(22, 25)),
     _profile("0.25", **_V2_ONLY),
 )

@@ -18,8 +18,14 @@ class LazyCommand:
 
 # New commands are registered here and nowhere else; the order is the order of `motorctl --help`.
 COMMANDS: dict[str, LazyCommand] = {
+    "init": LazyCommand("motorctl.init:init", "Write a commented sample of a deployment file."),
     "validate": LazyCommand("motorctl.planning:validate", "Check a deployment file; all errors at once."),
     "plan": LazyCommand("motorctl.planning:plan", "Show every engine command of a deployment, without hardware."),
+    "convert": LazyCommand("motorctl.convert:convert", "Shell scripts with engine commands to deploy.json, and back."),
+    "bench-command": LazyCommand(
+        "motorctl.bench_command:bench_command", "Print the benchmark of an ATOM deployment and of its baseline."
+    ),
+    "schema": LazyCommand("motorctl.schema:schema", "The JSON Schema of a deployment file, or its reference."),
     "status": LazyCommand("motorctl.watching:status", "What runs where, and why something is not up."),
     "events": LazyCommand("motorctl.watching:events", "Decisions with their reasons."),
     "logs": LazyCommand("motorctl.watching:logs", "An engine's or a node manager's log."),

@@ -26,7 +26,7 @@ _FILE = click.argument("file", type=click.Path(path_type=Path))
 @_FILE
 def validate(file: Path) -> None:
     """Check deployment FILE and report every error, with what was expected and how to fix it."""
-    loaded = _load(file)
+    loaded = load_or_exit(file)
     plan = loaded.plan
     slots = sum(instance.dp_size * instance.nnodes for instance in plan.instances)
     click.echo(f"{file}: valid, {count_of(len(plan.instances), 'instance')}, {count_of(slots, 'slot')}")
@@ -37,14 +37,14 @@ def validate(file: Path) -> None:
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="Form of the output.")
 def plan(file: Path, output: str) -> None:
     """Show role, ranks, argv, environment and ports of every slot of deployment FILE."""
-    rendering = render_plan(_load(file))
+    rendering = render_plan(load_or_exit(file))
     if output == "json":
         click.echo(json.dumps(plan_data(rendering), indent=2, ensure_ascii=False))
     else:
         click.echo(plan_text(rendering), nl=False)
 
 
-def _load(file: Path) -> LoadedDeployment:
+def load_or_exit(file: Path) -> LoadedDeployment:
     """The deployment; warnings go to stderr. Errors end the program with code 2."""
     try:
         loaded = load_deployment(file)

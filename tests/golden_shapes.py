@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent
 GOLDEN = ROOT / "tests" / "golden"
 
 # The samples that users read are pinned as well.
-SAMPLES = ("seed", "demo", "dp2-nnodes2-replica", "dp2-nnodes2-native")
+SAMPLES = ("seed", "demo", "dp2-nnodes2-replica", "dp2-nnodes2-native", "atom")
 
 SHAPES: dict[str, Path] = {
     **{name: ROOT / "configs" / f"{name}.json" for name in SAMPLES},

@@ -15,8 +15,15 @@ from motor_rpc.completion_probe import ask_completion
 
 from controller.core import actions as a
 from engine_launch.flags import read_options
-from engine_launch.health import KV_TRANSFER_FLAG, canary_prompt_tokens, served_model, virtual_transfer_params
+from engine_launch.health import (
+    KV_TRANSFER_FLAG,
+    canary_prompt,
+    canary_prompt_tokens,
+    served_model,
+    virtual_transfer_params,
+)
 from engine_launch.model import EngineSpec
+from engine_launch.profiles import takes_text_only
 
 log = logging.getLogger(__name__)
 
@@ -47,11 +54,14 @@ def canary_for(spec: EngineSpec, role: str) -> Canary:
     options = {option.name: option.value for option in read_options(spec.engine_config)}
     transfer = options.get("kv-transfer-config")
     words = [KV_TRANSFER_FLAG, transfer if isinstance(transfer, str) else json.dumps(transfer)]
+    more: dict[str, Any] = {"kv_transfer_params": params} if (params := virtual_transfer_params(words, role)) else {}
+    if takes_text_only(spec.profile):
+        more["prompt"] = canary_prompt(0, canary_prompt_tokens(spec.shape.pcp), text=True)
     return Canary(
         served_model(options.get("served-model-name"), spec.model if spec.model.startswith("/") else ""),
         canary_prompt_tokens(spec.shape.pcp),
         _first(options.get("api-key")) or spec.env.get("VLLM_API_KEY", ""),
-        {"kv_transfer_params": params} if (params := virtual_transfer_params(words, role)) else {},
+        more,
     )
 
 

@@ -139,10 +139,10 @@ def event(body: pb.NodeMessage, session: str, node_id: str, now: float, nonce: s
     return None
 
 
-def assignment(instance: str, role: str, slot: SlotKey, placed: Placement) -> Assignment:
+def assignment(instance: str, role: str, slot: SlotKey, placed: Placement, run_id: str) -> Assignment:
     return Assignment(
         instance, Role(role), slot.dp_rank, slot.node_rank, placed.address, placed.master_addr, placed.master_port,
-        placed.api_port, placed.dp_rpc_port,
+        placed.api_port, placed.dp_rpc_port, run_id,
     )  # fmt: skip
 
 
@@ -151,7 +151,7 @@ def prepare(
 ) -> pb.PrepareMsg:
     """`wall_clock`: Unix time now, against which the node checks its own."""
     placed = action.placement
-    command = build_command(spec, assignment(action.slot.instance, role, action.slot, placed))
+    command = build_command(spec, assignment(action.slot.instance, role, action.slot, placed, action.run_id))
     return pb.PrepareMsg(
         slot=slot_message(action.slot),
         generation=action.generation,
@@ -173,7 +173,7 @@ def prepare(
 
 def start(action: a.SendStart, role: str, spec: EngineSpec, timers: Timers) -> pb.StartCmdMsg:
     placed = action.placement
-    command = build_command(spec, assignment(action.slot.instance, role, action.slot, placed))
+    command = build_command(spec, assignment(action.slot.instance, role, action.slot, placed, action.run_id))
     return pb.StartCmdMsg(
         slot=slot_message(action.slot),
         generation=action.generation,

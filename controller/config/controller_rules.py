@@ -54,10 +54,15 @@ def read_settings(controller: Controller, folder: Path, findings: Findings) -> S
                 got=listen.host,
                 expected="a loopback address",
                 fix=f'set "{_SECTION}.insecure": true if the network is trusted',
+                rule="controller-loopback",
             )
     if controller.rest.port == controller.grpc.port:
         findings.error(
-            (_SECTION, "grpc", "port"), "is the REST port", got=controller.grpc.port, expected="another port"
+            (_SECTION, "grpc", "port"),
+            "is the REST port",
+            got=controller.grpc.port,
+            expected="another port",
+            rule="controller-ports",
         )
     return Settings(
         rest=Listen(controller.rest.host, controller.rest.port),
@@ -90,6 +95,7 @@ def read_timers(settings: TimerSettings, drains: Mapping[str, float], findings: 
             f"is less than three heartbeats of {timers.heartbeat_interval:g} s: any delay looks like a loss",
             got=node_timeout,
             expected=f"at least {3 * timers.heartbeat_interval:g}",
+            rule="timers-heartbeat",
         )
     for low, high in (
         ("refusal_backoff", "refusal_backoff_max"),
@@ -104,6 +110,7 @@ def read_timers(settings: TimerSettings, drains: Mapping[str, float], findings: 
                 f"is less than {low}",
                 got=Shown(f"{getattr(timers, high):g} s"),
                 expected=f"at least {getattr(timers, low):g} s",
+                rule="timers-nest",
             )
     if 0 < timers.self_fence <= 3 * node_timeout:
         findings.error(
@@ -111,6 +118,7 @@ def read_timers(settings: TimerSettings, drains: Mapping[str, float], findings: 
             f"is not longer than three node timeouts of {node_timeout:g} s: a controller's restart would stop engines",
             got=Shown(f"{timers.self_fence:g} s"),
             expected=f"0 (never), or more than {3 * node_timeout:g} s",
+            rule="timers-self-fence",
         )
     section, drain = max(drains.items(), key=lambda item: item[1], default=("the engines", 0.0))
     if drain + STOP_MARGIN >= timers.stop_timeout:
@@ -120,5 +128,6 @@ def read_timers(settings: TimerSettings, drains: Mapping[str, float], findings: 
             got=Shown(f"{timers.stop_timeout:g} s"),
             expected=f"more than {drain + STOP_MARGIN:g} s",
             fix="raise it, or lower shutdown-timeout",
+            rule="timers-stop",
         )
     return timers

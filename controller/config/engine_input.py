@@ -13,7 +13,7 @@ from engine_launch.flags import Option, conflicts, read_options
 from engine_launch.model import ParallelShape, Role
 from engine_launch.profile import EngineProfile
 from engine_launch.profiles import ENGINE_TYPES, ProfileChoice, UnknownProfile, choose, resolve
-from engine_launch.translation import TranslationChoice, choose_translation
+from engine_launch.translation import TranslationChoice, choose_translation, engine_shape
 
 _SIZES = {
     "tensor-parallel-size": "tp",
@@ -21,6 +21,7 @@ _SIZES = {
     "prefill-context-parallel-size": "pcp",
     "decode-context-parallel-size": "dcp",
     "data-parallel-size": "dp",
+    "data-parallel-size-local": "dp_local",
     "nnodes": "nnodes",
 }
 
@@ -67,6 +68,7 @@ def read_engine(section: str, engine: Engine, findings: Findings) -> EngineInput
     _report_conflicts(section, listed, findings)
     shape = _shape(section, options, findings)
     choice = _profile(section, engine, shape, findings)
+    shape = engine_shape(engine.dp_translation, shape, choice.profile)
     translation = choose_translation(engine.dp_translation, shape, choice.profile)
     return EngineInput(section, Role(ENGINE_SECTIONS[section]), engine, options, shape, choice, translation)
 
@@ -82,6 +84,7 @@ def _report_conflicts(section: str, listed: list[Option], findings: Findings) ->
             f'means the same flag as "{conflict.first}": --{conflict.name}',
             expected="one of the two",
             fix=f'remove "{conflict.second}" or "{conflict.first}"',
+            rule="option-once",
         )
 
 
@@ -97,7 +100,14 @@ def _shape(section: str, options: Mapping[str, Option], findings: Findings) -> P
         path = (section, "engine_config", option.spelled)
         as_number = isinstance(option.value, str) and option.value.strip().isdigit()
         fix = f"write {option.value.strip()} without quotes" if as_number else ""
-        findings.error(path, "is no usable size", got=option.value, expected="an integer of at least 1", fix=fix)
+        findings.error(
+            path,
+            "is no usable size",
+            got=option.value,
+            expected="an integer of at least 1",
+            fix=fix,
+            rule="option-size",
+        )
     expert_parallel = _switch(section, options.get("enable-expert-parallel"), findings)
     return ParallelShape(**sizes, expert_parallel=expert_parallel)
 
@@ -107,7 +117,7 @@ def _switch(section: str, option: Option | None, findings: Findings) -> bool:
         return False
     if not isinstance(option.value, bool):
         path = (section, "engine_config", option.spelled)
-        findings.error(path, "has the wrong type", got=option.value, expected="true or false")
+        findings.error(path, "has the wrong type", got=option.value, expected="true or false", rule="option-value")
         return False
     return option.value
 
@@ -116,7 +126,13 @@ def _profile(section: str, engine: Engine, shape: ParallelShape, findings: Findi
     engine_type = engine.engine_type.replace("-", "_")
     if engine_type not in ENGINE_TYPES:
         known = " or ".join(f'"{name}"' for name in ENGINE_TYPES)
-        findings.error((section, "engine_type"), "this engine is not supported", got=engine.engine_type, expected=known)
+        findings.error(
+            (section, "engine_type"),
+            "this engine is not supported",
+            got=engine.engine_type,
+            expected=known,
+            rule="engine-type",
+        )
         engine_type = ENGINE_TYPES[0]
     if engine.engine_profile is None:
         return choose(engine_type, None, shape.pcp)
@@ -124,13 +140,17 @@ def _profile(section: str, engine: Engine, shape: ParallelShape, findings: Findi
     try:
         profile = resolve(engine.engine_profile)
     except UnknownProfile as error:
-        findings.error(path, "unknown engine profile", got=engine.engine_profile, fix=str(error))
+        findings.error(path, "unknown engine profile", got=engine.engine_profile, fix=str(error), rule="engine-profile")
         return choose(engine_type, None, shape.pcp)
-    if engine_type == "vllm_ascend" and profile.engine != "vllm_ascend":
+    # The field's files say vllm where they mean the plug-in, and only there.
+    fitting = ("vllm", "vllm_ascend") if engine_type == "vllm" else (engine_type,)
+    if profile.engine not in fitting:
         findings.error(
             path,
             "the profile is of another engine",
             got=Shown(profile.name),
-            expected="a vllm_ascend profile, as engine_type says",
+            expected=f"a profile of {' or '.join(fitting)}, as engine_type says",
+            rule="engine-profile",
         )
+        return choose(engine_type, None, shape.pcp)
     return choose(engine_type, engine.engine_profile, shape.pcp)

@@ -25,7 +25,7 @@ class Severity(str, Enum):
 
 @dataclass(frozen=True)
 class Problem:
-    """A finding, shown as `file:path.to.key: what, got, expected, how to fix`. Empty parts are left out."""
+    """A finding, shown as `file:path.to.key: what, got, expected, how to fix [rule]`. Empty parts are left out."""
 
     path: Path
     what: str
@@ -36,6 +36,8 @@ class Problem:
     file: str = ""
     line: int | None = None
     column: int | None = None
+    rule: str = ""  # id of the rule in docs/configuration.md, where it has one
+    overridable: bool = False  # an engine section's `override.rules` may turn this error into a warning
 
     def __str__(self) -> str:
         parts = [self.what]
@@ -45,7 +47,8 @@ class Problem:
             parts.append(f"expected {self.expected}")
         if self.fix:
             parts.append(self.fix)
-        return f"{self.where()}: {'; '.join(parts)}"
+        rule = f" [{self.rule}]" if self.rule else ""
+        return f"{self.where()}: {'; '.join(parts)}{rule}"
 
     def where(self) -> str:
         """`file:path`, with the line when it is known; `file:line:column` for text that is no document."""
@@ -72,21 +75,51 @@ class ConfigError(Exception):
 
 
 class Findings:
-    """Collects problems of one document and adds file and line to each."""
+    """Collects problems of one document and adds to each the file, the line, and the value where none was given."""
 
-    def __init__(self, file: str = "", lines: Mapping[Path, int] | None = None) -> None:
+    def __init__(self, file: str = "", lines: Mapping[Path, int] | None = None, data: Any = None) -> None:
         self.file = file
         self.lines = lines or {}
+        self.data = data
         self.problems: list[Problem] = []
+        self._overridden: dict[tuple[str, str], str] = {}  # (engine section, rule) -> the operator's reason
 
-    def error(self, path: Path, what: str, *, got: Any = NOTHING, expected: str = "", fix: str = "") -> None:
-        """`got` is the value in the file; `Shown(text)` prints as it is."""
-        self.add(Problem(path, what, _text(got), expected, fix))
+    def error(
+        self,
+        path: Path,
+        what: str,
+        *,
+        got: Any = NOTHING,
+        expected: str = "",
+        fix: str = "",
+        rule: str = "",
+        overridable: bool = False,
+    ) -> None:
+        """`got` is the value in the file; `Shown(text)` prints as it is. `rule` is the id of a listed rule."""
+        found = _text(got) or self._value(path)
+        self.add(Problem(path, what, found, expected, fix, rule=rule, overridable=overridable))
 
-    def warning(self, path: Path, what: str, *, got: Any = NOTHING, expected: str = "", fix: str = "") -> None:
-        self.add(Problem(path, what, _text(got), expected, fix, Severity.WARNING))
+    def warning(
+        self, path: Path, what: str, *, got: Any = NOTHING, expected: str = "", fix: str = "", rule: str = ""
+    ) -> None:
+        self.add(Problem(path, what, _text(got), expected, fix, Severity.WARNING, rule=rule))
+
+    def override(self, section: str, rule: str, reason: str) -> None:
+        """From now on a violation of `rule` in `section` is a warning, if the rule lets itself be overridden."""
+        self._overridden[section, rule] = reason
+
+    def is_overridden(self, section: str, rule: str) -> bool:
+        """True after `override`."""
+        return (section, rule) in self._overridden
 
     def add(self, problem: Problem) -> None:
+        reason = self._overridden.get((str(problem.path[0]), problem.rule)) if problem.path else None
+        if reason is not None and problem.severity is Severity.ERROR:
+            if problem.overridable:
+                what = f"overridden ({reason}): {problem.what}"
+                problem = replace(problem, severity=Severity.WARNING, what=what)
+            else:
+                problem = replace(problem, fix=f"{problem.fix}; this rule cannot be overridden".removeprefix("; "))
         self.problems.append(replace(problem, file=self.file, line=self._line(problem.path)))
 
     def has_errors(self) -> bool:
@@ -102,6 +135,16 @@ class Findings:
             if path[:length] in self.lines:
                 return self.lines[path[:length]]
         return None
+
+    def _value(self, path: Path) -> str:
+        """What stands at `path` in the file; empty for what is no plain value, or is not there."""
+        value = self.data
+        for part in path:
+            try:
+                value = value[part]
+            except (KeyError, IndexError, TypeError):
+                return ""
+        return "" if isinstance(value, (Mapping, list)) else describe(value)
 
 
 def dotted(path: Path) -> str:

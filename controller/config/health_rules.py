@@ -47,6 +47,7 @@ def check_health(engine: EngineInput, timers: TimerSettings, findings: Findings)
             f"devices are looked at every {given.sample_interval:g} s: a late canary would be judged by one look",
             got=Shown(f"{given.canary_deadline:g} s"),
             expected=f"at least {2 * given.sample_interval:g} s, twice sample_interval",
+            rule="health-samples",
         )
     for name in ("warm_up_deadline", "collective_deadlock_after", "hang_after_unknown"):
         if getattr(given, name) < given.canary_deadline:
@@ -55,21 +56,25 @@ def check_health(engine: EngineInput, timers: TimerSettings, findings: Findings)
                 "is less than canary_deadline",
                 got=Shown(f"{getattr(given, name):g} s"),
                 expected=f"at least {given.canary_deadline:g} s",
+                rule="health-nest",
             )
     if given.warm_up_deadline > timers.start_timeout:
         findings.warning(
             (*path, "warm_up_deadline"),
             f"is never reached: motor_controller_config.timers.start_timeout is {timers.start_timeout:g} s",
             got=Shown(f"{given.warm_up_deadline:g} s"),
+            rule="health-reach",
         )
     if not given.enable_virtual_inference:
         findings.warning(
             (*path, "enable_virtual_inference"),
             "is false: without the canary a frozen engine is not found, and ready means only that the API answers",
+            rule="health-canary",
         )
     if given.health_collector_timeout_retry_attempts != HEALTH_ATTEMPTS:
         findings.warning(
             (*path, "health_collector_timeout_retry_attempts"),
             f"no effect: a ready engine is called unready after {HEALTH_ATTEMPTS} bad answers of its health endpoint",
             got=given.health_collector_timeout_retry_attempts,
+            rule="health-attempts",
         )

@@ -23,7 +23,7 @@ class Document:
     lines: Mapping[Path, int]
 
     def findings(self) -> Findings:
-        return Findings(self.file, self.lines)
+        return Findings(self.file, self.lines, self.data)
 
 
 def read_document(path: FilePath | str) -> Document:
@@ -57,10 +57,17 @@ def parse_document(file: str, text: str, reader: Any = json_text.parse) -> Docum
             got=Shown(f"lines {first} and {second}"),
             expected="one",
             fix="remove one of them",
+            rule="key-once",
         )
     findings.raise_errors()
     if not isinstance(parsed.data, dict):
-        findings.error((), "the top of the file is wrong", got=parsed.data, expected="an object with motor_* keys")
+        findings.error(
+            (),
+            "the top of the file is wrong",
+            got=parsed.data,
+            expected="an object with motor_* keys",
+            rule="file-object",
+        )
         findings.raise_errors()
     return Document(file, parsed.data, parsed.lines)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping
@@ -9,20 +10,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from controller.config.atom_rules import check_atom
 from controller.config.controller_rules import Settings, read_settings, read_timers
 from controller.config.engine_input import EngineInput, read_engine
 from controller.config.env_rules import read_env
 from controller.config.errors import Findings, Problem, Severity
 from controller.config.flag_rules import check_options, drain_of
 from controller.config.health_rules import check_health, hang_settings, health_checks
+from controller.config.kv_sections import KvSection, read_kv
 from controller.config.load import Document, read_document
+from controller.config.override_rules import read_override, report_unused
+from controller.config.pairing_rules import DispatchChoice, check_pairing
 from controller.config.port_rules import RolePorts, read_ports
+from controller.config.rule_list import RULES
 from controller.config.rules import check_shape
 from controller.config.schema import Deploy
 from controller.config.schema_check import Sections, check_schema
 from controller.config.vocabulary import ENGINE_SECTIONS
 from controller.core.model import DeploymentPlan, InstancePlan, Scope
-from engine_launch.model import EngineSpec, Role, Translation
+from engine_launch.model import EngineSpec, KvPlan, Role, Translation
+from engine_launch.override import Override
 from engine_launch.profiles import ProfileChoice
 from engine_launch.translation import TranslationChoice
 
@@ -44,6 +51,7 @@ class LoadedDeployment:
     settings: Settings
     warnings: tuple[Problem, ...]
     coordinator: Mapping[str, Any]  # motor_coordinator_config as written
+    dispatch: DispatchChoice | None  # how a router has to send requests; None without a prefill/decode pair
 
 
 @dataclass(frozen=True)
@@ -52,6 +60,7 @@ class Choices:
 
     profile: ProfileChoice
     translation: TranslationChoice
+    dispatch: DispatchChoice | None = None  # of the pair that it is a side of
 
 
 def load_deployment(path: Path | str) -> LoadedDeployment:
@@ -69,17 +78,25 @@ def deployment_from(document: Document) -> LoadedDeployment:
     instances: list[InstancePlan] = []
     engines: dict[str, EngineSpec] = {}
     choices: dict[str, Choices] = {}
-    ports = read_ports(inputs, sections.deploy, sections.controller, findings)
+    overrides = {engine.section: read_override(engine, RULES, findings) for engine in inputs}
+    coordinator = document.data.get("motor_coordinator_config", {})
+    counts = {engine.section: len(_instance_names(engine.role, sections.deploy)) for engine in inputs}
+    kv = read_kv(inputs, counts, sections.deploy)
+    dispatch = check_pairing(inputs, kv, coordinator, sections.deploy, findings)
+    ports = read_ports(inputs, sections.deploy, sections.controller, kv, findings)
     for engine in inputs:
         check_shape(engine, sections.deploy, findings)
+        check_atom(engine, findings)
         check_options(engine, findings)
         check_health(engine, sections.controller.timers, findings)
-        spec = _engine_spec(engine, read_env(engine, findings))
-        digest = section_digest(document.data[engine.section])
-        for name in _instance_names(engine.role, sections.deploy):
+        spec = _engine_spec(engine, read_env(engine, findings), overrides[engine.section])
+        report_unused(engine, findings)
+        kv_plans = _kv_plans(kv, engine, counts[engine.section])
+        digest = section_digest(document.data[engine.section], kv_plans[0])
+        for name, kv_plan in zip(_instance_names(engine.role, sections.deploy), kv_plans, strict=True):
             instances.append(_instance_plan(name, engine, spec, ports[engine.section], digest))
-            engines[name] = spec
-            choices[name] = Choices(engine.choice, engine.translation)
+            engines[name] = dataclasses.replace(spec, kv=kv_plan)
+            choices[name] = Choices(engine.choice, engine.translation, dispatch if engine.section in kv else None)
     drains = {engine.section: drain_of(engine, findings) for engine in inputs}
     timers = read_timers(sections.controller.timers, drains, findings)
     findings.raise_errors()
@@ -90,16 +107,18 @@ def deployment_from(document: Document) -> LoadedDeployment:
         allow_loopback=sections.controller.allow_loopback,
     )
     warnings = tuple(p for p in findings.problems if p.severity is Severity.WARNING)
-    coordinator = document.data.get("motor_coordinator_config", {})
-    return LoadedDeployment(document.file, plan, engines, choices, settings, warnings, coordinator)
+    return LoadedDeployment(document.file, plan, engines, choices, settings, warnings, coordinator, dispatch)
 
 
-def section_digest(section: Mapping[str, Any]) -> str:
+def section_digest(section: Mapping[str, Any], kv: KvPlan | None = None) -> str:
     """16 hex digits that change with anything that reaches an engine: equal digests mean equal engines.
 
-    Other health checks are no other engine: they hold from the next start on, and running engines stay.
+    Other health checks are no other engine: they hold from the next start on, and running engines stay. What a KV
+    transfer takes from the other section (`kv`, of the section's first instance) reaches an engine too.
     """
     content = {key: value for key, value in section.items() if key != "health_check_config"}
+    if kv is not None:
+        content["kv transfer"] = dataclasses.asdict(kv)
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -107,7 +126,9 @@ def section_digest(section: Mapping[str, Any]) -> str:
 def _check_roles(sections: Sections, findings: Findings) -> None:
     present = {ENGINE_SECTIONS[section] for section in sections.engines}
     if not present and not findings.has_errors():
-        findings.error((), "no engine section", expected=f"at least one of {', '.join(ENGINE_SECTIONS)}")
+        findings.error(
+            (), "no engine section", expected=f"at least one of {', '.join(ENGINE_SECTIONS)}", rule="section-engine"
+        )
     for role, key in INSTANCE_KEYS.items():
         if getattr(sections.deploy, key) is not None and role.value not in present:
             section = next(name for name, value in ENGINE_SECTIONS.items() if value == role.value)
@@ -116,6 +137,7 @@ def _check_roles(sections: Sections, findings: Findings) -> None:
                 f"asks for {role.value} instances, and {section} is missing",
                 got=getattr(sections.deploy, key),
                 fix="add the section or remove the key",
+                rule="section-instances",
             )
 
 
@@ -124,7 +146,12 @@ def _instance_names(role: Role, deploy: Deploy) -> list[str]:
     return [f"{role.value}-{number}" for number in range(count)]
 
 
-def _engine_spec(engine: EngineInput, env: dict[str, str]) -> EngineSpec:
+def _kv_plans(kv: Mapping[str, KvSection], engine: EngineInput, count: int) -> list[KvPlan | None]:
+    section = kv.get(engine.section)
+    return [section.plan(number, kv.values()) if section else None for number in range(count)]
+
+
+def _engine_spec(engine: EngineInput, env: dict[str, str], override: Override) -> EngineSpec:
     return EngineSpec(
         engine_type=engine.engine.engine_type,
         profile=engine.profile.name,
@@ -136,6 +163,7 @@ def _engine_spec(engine: EngineInput, env: dict[str, str]) -> EngineSpec:
         env=env,
         extra_args=tuple(engine.engine.extra_args),
         health=health_checks(engine.engine.health_check_config),
+        override=override,
     )
 
 

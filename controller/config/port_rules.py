@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from controller.config.engine_input import EngineInput
 from controller.config.errors import Findings, Path, Shown, dotted
+from controller.config.kv_sections import KvSection
 from controller.config.schema import Controller, Deploy
 from controller.core.model import PortRange
-from engine_launch.kv_ports import kv_port_base, kv_port_count
+from engine_launch.profile import PortKind
 
 LOWEST, HIGHEST = 1024, 65535
 DEFAULT_SIZE = 64
 
-# kind -> (option that gives the first port, first port by default). 29550: vLLM 0.32 engine/arg_utils.py:2518-2522.
-_KINDS = {"master": ("master-port", 7001), "api": ("port", 8000), "dp_rpc": ("data-parallel-rpc-port", 29550)}
+# kind -> first port by default. 29550: vLLM 0.32 engine/arg_utils.py:2518-2522.
+_KINDS = {"master": 7001, "api": 8000, "dp_rpc": 29550}
 
 # The kernel hands ports of this range to outgoing connections (net.ipv4.ip_local_port_range, Linux default).
 EPHEMERAL = range(32768, 61000)
@@ -28,7 +29,7 @@ class RolePorts:
 
     master: PortRange
     api: PortRange
-    dp_rpc: PortRange | None  # only where groups share one world
+    dp_rpc: PortRange | None  # only where groups share one world, or the engine wants one anyway
 
 
 @dataclass(frozen=True)
@@ -43,10 +44,14 @@ class _Range:
 
 
 def read_ports(
-    engines: Sequence[EngineInput], deploy: Deploy, controller: Controller, findings: Findings
+    engines: Sequence[EngineInput],
+    deploy: Deploy,
+    controller: Controller,
+    kv: Mapping[str, KvSection],
+    findings: Findings,
 ) -> dict[str, RolePorts]:
     """Ranges by engine section. Ranges that nobody set lie where nothing else is: 8000, 8064, 8128 and so on."""
-    others = [*_controller_ranges(controller), *(item for engine in engines for item in _kv_range(engine))]
+    others = [*_controller_ranges(controller), *(item for section in kv.values() for item in _kv_range(section))]
     fixed: dict[tuple[str, str], _Range] = {}
     for engine, kind in _wanted(engines):
         if (item := _fixed(engine, kind, deploy, findings)) is not None:
@@ -71,17 +76,21 @@ def read_ports(
 
 
 def _wanted(engines: Iterable[EngineInput]) -> list[tuple[EngineInput, str]]:
-    return [
-        (engine, kind)
-        for engine in engines
-        for kind in _KINDS
-        if kind != "dp_rpc" or engine.translation.translation.one_world
-    ]
+    return [(engine, kind) for engine in engines for kind in _KINDS if kind != "dp_rpc" or _has_dp_rpc(engine)]
+
+
+def _has_dp_rpc(engine: EngineInput) -> bool:
+    return engine.translation.translation.one_world or PortKind.DP_RPC in engine.profile.form.port_env.values()
+
+
+def _option(engine: EngineInput, kind: str) -> str:
+    """The option that gives the first port of a kind."""
+    return engine.profile.form.port_options[PortKind(kind)]
 
 
 def _fixed(engine: EngineInput, kind: str, deploy: Deploy, findings: Findings) -> _Range | None:
     """What the file says: a range in port_ranges, or a first port in engine_config; None without either."""
-    option, _ = _KINDS[kind]
+    option = _option(engine, kind)
     base = _first_port(option, engine, findings)
     given: list[int] | None = getattr(getattr(deploy.port_ranges, engine.role.value), kind)
     if given is None:
@@ -92,11 +101,13 @@ def _fixed(engine: EngineInput, kind: str, deploy: Deploy, findings: Findings) -
     first, last = given
     if not LOWEST <= first <= last <= HIGHEST:
         expected = f"[first, last] with {LOWEST} <= first <= last <= {HIGHEST}"
-        findings.error(path, "is no range of ports", got=Shown(f"[{first}, {last}]"), expected=expected)
+        findings.error(
+            path, "is no range of ports", got=Shown(f"[{first}, {last}]"), expected=expected, rule="port-range"
+        )
         return None
     if base is not None and not first <= base <= last:
         what = f"lies outside {dotted(path)}"
-        findings.error(engine.path(option), what, got=base, expected=f"{first} to {last}")
+        findings.error(engine.path(option), what, got=base, expected=f"{first} to {last}", rule="port-range")
     return _Range(kind, engine.section, path, PortRange(first, last - first + 1), exact=True)
 
 
@@ -108,16 +119,18 @@ def _first_port(option: str, engine: EngineInput, findings: Findings) -> int | N
     if port is not None and LOWEST <= port <= HIGHEST:
         return port
     expected = f"an integer from {LOWEST} to {HIGHEST}"
-    findings.error(engine.path(option), "is no usable port", got=value, expected=expected)
+    findings.error(engine.path(option), "is no usable port", got=value, expected=expected, rule="port-usable")
     return None
 
 
 def _default(engine: EngineInput, kind: str, taken: list[_Range], findings: Findings) -> _Range:
-    option, preferred = _KINDS[kind]
+    option, preferred = _option(engine, kind), _KINDS[kind]
     path: Path = (engine.section, "engine_config")
     for first in (*range(preferred, HIGHEST - DEFAULT_SIZE, DEFAULT_SIZE), None):
         if first is None:
-            findings.error(path, f"no {DEFAULT_SIZE} ports are left for {kind}", fix=f'set "{option}"')
+            findings.error(
+                path, f"no {DEFAULT_SIZE} ports are left for {kind}", fix=f'set "{option}"', rule="port-space"
+            )
         elif not any(overlap(_up_to_top(first), item.ports) for item in taken):
             return _Range(kind, engine.section, path, _up_to_top(first), exact=True)
     return _Range(kind, engine.section, path, _up_to_top(preferred), exact=True)
@@ -137,13 +150,11 @@ def _trimmed(item: _Range, others: Iterable[_Range]) -> _Range:
     return replace(item, ports=PortRange(item.ports.first, size))
 
 
-def _kv_range(engine: EngineInput) -> list[_Range]:
-    """The ports of a KV connector: they follow from kv_port and cannot move."""
-    base = kv_port_base(engine.options.values())
-    if base is None:
+def _kv_range(section: KvSection) -> list[_Range]:
+    """The ports of a KV connector, of all engine worlds of the section: they follow from the first and cannot move."""
+    if section.ports is None:
         return []
-    count = kv_port_count(engine.shape, engine.translation.translation)
-    return [_Range("kv", engine.section, engine.path("kv-transfer-config"), PortRange(base, count), exact=True)]
+    return [_Range("kv", section.engine.section, section.port_path, section.ports, exact=True)]
 
 
 def _controller_ranges(controller: Controller) -> list[_Range]:
@@ -163,9 +174,11 @@ def _check_overlaps(ranges: list[_Range], findings: Findings) -> None:
         what = f"{one.kind} ports {one.ports} of {one.section} overlap {two.kind} ports {two.ports} of {two.section}"
         if one.kind != two.kind:
             fix = "move one of them, or set both in motor_deploy_config.port_ranges"
-            findings.error(one.path, what, expected="ranges without a common port", fix=fix)
+            findings.error(one.path, what, expected="ranges without a common port", fix=fix, rule="port-overlap")
         elif one.kind == "kv":
-            findings.warning(one.path, f"{what}: on one host they would collide", fix="move one kv_port")
+            findings.warning(
+                one.path, f"{what}: on one host they would collide", fix="move one kv_port", rule="port-kv-overlap"
+            )
 
 
 def _check_ephemeral(item: _Range, findings: Findings) -> None:
@@ -175,6 +188,7 @@ def _check_ephemeral(item: _Range, findings: Findings) -> None:
             f"{item.kind} ports {item.ports} lie in the kernel's ephemeral range "
             f"{EPHEMERAL[0]}-{EPHEMERAL[-1]}: an outgoing connection may hold one when the engine wants it",
             fix=f"on every node: sysctl net.ipv4.ip_local_reserved_ports={item.ports}",
+            rule="port-ephemeral",
         )
 
 

@@ -15,10 +15,11 @@ from controller.core.model import InstancePlan, SlotKey
 from controller.core.ports import PortLedger
 from engine_launch.command import build_command
 from engine_launch.flags import read_options
-from engine_launch.kv_ports import kv_port_base, kv_port_count
+from engine_launch.kv_transfer import instance_ports
 from engine_launch.model import Assignment, EngineCommand, EngineSpec, Role
 
 NODE_LOCAL = "<node>"
+RUN_ID = "<run>"  # new with each start; it stands in a KV transfer's engine_id
 
 
 @dataclass(frozen=True)
@@ -122,6 +123,7 @@ def _render_slot(
         master_port=master_port,
         api_port=ledger.take(node, str(slot), plan.api_ports) if plan.has_api(slot) else None,
         dp_rpc_port=dp_rpc_port,
+        run_id=RUN_ID,
     )
     command = build_command(spec, assignment)
     names = {assignment.master_port: "master", assignment.dp_rpc_port: "dp_rpc", assignment.api_port: "api"}
@@ -147,8 +149,8 @@ def _instance_rules(instance: InstanceRendering) -> list[FirewallRule]:
             rules.append(FirewallRule(masters, str(plan.dp_rpc_ports), members, "data-parallel handshake"))
         ephemeral = f"{EPHEMERAL[0]}-{EPHEMERAL[-1]}"
         rules.append(FirewallRule(f"{plan.name} nodes", ephemeral, members, "broadcast queues, Gloo, NCCL or HCCL"))
-    kv_first = kv_port_base(read_options(spec.engine_config))
-    if kv_first is not None:
-        last = kv_first + kv_port_count(spec.shape, spec.translation) - 1
-        rules.append(FirewallRule(f"{plan.name} nodes", f"{kv_first}-{last}", "nodes of the other role", "KV transfer"))
+    kv = instance_ports(spec, Role(plan.role), read_options(spec.engine_config))
+    if kv is not None:
+        ports = str(kv[0]) if kv[0] == kv[1] else f"{kv[0]}-{kv[1]}"
+        rules.append(FirewallRule(f"{plan.name} nodes", ports, "nodes of the other role", "KV transfer"))
     return rules

@@ -8,12 +8,15 @@ from typing import Any
 
 from controller.config.render import (
     NODE_LOCAL,
+    RUN_ID,
     FirewallRule,
     InstanceRendering,
     PlanRendering,
     SlotRendering,
 )
 from controller.core.model import Scope
+from engine_launch.flags import read_options, to_json
+from engine_launch.override import NO_OVERRIDE, Override
 
 _PORT_WORDS = {"master": "master", "api": "API", "dp_rpc": "data-parallel RPC", "kv": "KV"}
 
@@ -57,7 +60,26 @@ def _instance_lines(instance: InstanceRendering) -> list[str]:
         f"  translation  {instance.spec.translation.value} ({choices.translation.reason})",
         f"  failure      restarts {'the whole instance' if plan.scope is Scope.INSTANCE else 'its group'}",
         f"  ports        {', '.join(ports)}",
+        *_kv_lines(instance),
+        *_override_lines(instance.spec.override),
     ]
+
+
+def _override_lines(override: Override) -> list[str]:
+    """One for each part that stands against Motor's own rules."""
+    options = [
+        f"  override     --{option.name} {to_json(option.value)} in the place of Motor's own ({override.reason})"
+        for option in read_options(override.options)
+    ]
+    return options + [f"  override     rule {rule} only warns ({override.reason})" for rule in override.rules]
+
+
+def _kv_lines(instance: InstanceRendering) -> list[str]:
+    if instance.spec.kv is None:
+        return []
+    dispatch = instance.choices.dispatch
+    how = f"dispatch {dispatch.mode} ({dispatch.reason}); " if dispatch else ""
+    return [f"  KV transfer  {how}{RUN_ID} is new with each start"]
 
 
 def _slot_lines(slot: SlotRendering) -> list[str]:
@@ -130,9 +152,12 @@ def _instance_data(instance: InstanceRendering) -> dict[str, Any]:
         "engine_profile_reason": choices.profile.reason,
         "dp_translation": instance.spec.translation.value,
         "dp_translation_reason": choices.translation.reason,
+        "dispatch": choices.dispatch.mode if choices.dispatch else None,
+        "dispatch_reason": choices.dispatch.reason if choices.dispatch else None,
         "restart_scope": plan.scope.value,
         "model": plan.model,
         "config_digest": plan.config_digest,
+        "override": _override_data(instance.spec.override),
         "port_ranges": {
             "master": str(plan.master_ports),
             "api": str(plan.api_ports),
@@ -159,3 +184,9 @@ def _slot_data(slot: SlotRendering) -> dict[str, Any]:
         "env": slot.env,
         "node_env": {name: source.value for name, source in command.node_env.items()},
     }
+
+
+def _override_data(override: Override) -> dict[str, Any] | None:
+    if override == NO_OVERRIDE:
+        return None
+    return {"reason": override.reason, "options": dict(override.options), "rules": list(override.rules)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -12,7 +12,16 @@ from pydantic import BaseModel, ValidationError
 from controller.config.errors import Findings, Path, did_you_mean, dotted
 from controller.config.load import Document
 from controller.config.schema import Controller, Deploy, DeployFile, Engine, Section
-from controller.config.vocabulary import ENGINE_SECTIONS, MISSPELT, REFUSED, WITHOUT_EFFECT
+from controller.config.vocabulary import (
+    CHECKED_GROUP,
+    COORDINATOR_GROUPS,
+    EDITOR_KEY,
+    ENGINE_SECTIONS,
+    MISSPELT,
+    REFUSED,
+    WITHOUT_EFFECT,
+)
+from controller.config.vocabulary_sections import NODEMANAGER, Foreign
 
 SectionT = TypeVar("SectionT", bound=Section)
 
@@ -43,27 +52,28 @@ def check_schema(document: Document, findings: Findings) -> Sections:
 def _is_known_section(key: str, findings: Findings) -> bool:
     if key in DeployFile.model_fields:
         return True
-    known = _known_keys(())
-    hint = did_you_mean(key, known)
-    findings.error((key,), "unknown key", expected="" if hint else f"one of {', '.join(known)}", fix=hint)
+    _report_unknown((key,), _known_keys(()), findings)
     return False
 
 
 def _read(model: type[SectionT], value: Any, name: str, findings: Findings) -> SectionT | None:
     """One section; wrong parts are reported, taken out, and the rest is read again."""
     value = copy.deepcopy(value)
+    taken: set[tuple[int | str, ...]] = set()
     while True:
         try:
             return model.model_validate(value)
         except ValidationError as error:
             items = error.errors(include_url=False)
             for item in items:
-                _report(item, (name, *item["loc"]), findings)
-            if any(item["type"] == "missing" or not item["loc"] for item in items):
+                if not (item["type"] == "missing" and item["loc"] in taken):  # wrong, reported, and taken out
+                    _report(item, (name, *item["loc"]), findings)
+            # A section inside this one that lacks a key goes as a whole.
+            wrong = {item["loc"][:-1] if item["type"] == "missing" else item["loc"] for item in items}
+            found = {loc for loc in wrong if _take_out(value, loc)}
+            if () in wrong or not found:
                 return None
-            taken = [_take_out(value, item["loc"]) for item in items]
-            if True not in taken:
-                return None
+            taken |= found
 
 
 def _take_out(value: Any, loc: tuple[int | str, ...]) -> bool:
@@ -82,49 +92,88 @@ def _without_foreign_keys(data: Mapping[str, Any], findings: Findings) -> dict[s
     """A copy without the keys that are known from the field and have no effect here; one warning for each."""
     kept: dict[str, Any] = {}
     for key, value in data.items():
-        if key in MISSPELT:
-            findings.warning((key,), f'misspelt: it is read as "{MISSPELT[key]}"', fix="rename it")
-            key = MISSPELT[key]
-        if _is_foreign("", key, (key,), findings):
+        if key == EDITOR_KEY:
             continue
-        if isinstance(value, Mapping) and key in WITHOUT_EFFECT:
-            value = {k: v for k, v in value.items() if not _is_foreign(key, k, (key, k), findings)}
-        if key == "motor_nodemanager_config" and value:
-            reason = "no effect: a node's settings stand in its own nodemanager.yaml"
-            findings.warning((key,), reason, fix="move them there")
+        if key in MISSPELT:
+            findings.warning((key,), f'misspelt: it is read as "{MISSPELT[key]}"', fix="rename it", rule="key-misspelt")
+        section = MISSPELT.get(key, key)
+        if _is_foreign("", section, value, (key,), findings):
+            if section == "motor_coordinator_config":
+                _check_coordinator(value, findings)
+            continue
+        if section == "motor_nodemanager_config":
+            _nodemanager(value, key, findings)
             value = {}
-        kept[key] = value
+        elif isinstance(value, Mapping) and section in WITHOUT_EFFECT:
+            value = {k: v for k, v in value.items() if not _is_foreign(section, k, v, (key, k), findings)}
+        kept[section] = value
     return kept
 
 
-def _is_foreign(section: str, key: str, path: Path, findings: Findings) -> bool:
+def _nodemanager(value: Any, key: str, findings: Findings) -> None:
+    """One warning for the whole section: all of it has moved to the nodes."""
+    if value:
+        advice = Foreign("", keys=NODEMANAGER).advice(value) or "move them there"
+        findings.warning(
+            (key,), "no effect: a node's settings stand in its own nodemanager.yaml", fix=advice, rule="key-field"
+        )
+
+
+def _check_coordinator(value: Any, findings: Findings) -> None:
+    """A misspelt group or dispatch mode would silently not be checked: unknown keys there are errors."""
+    section = "motor_coordinator_config"
+    if not isinstance(value, Mapping):
+        findings.error((section,), "has the wrong type", got=value, expected="an object", rule="value-type")
+        return
+    for name in value:
+        if name not in COORDINATOR_GROUPS:
+            _report_unknown((section, name), COORDINATOR_GROUPS, findings)
+    checked = value.get(CHECKED_GROUP, {})
+    if not isinstance(checked, Mapping):
+        findings.error(
+            (section, CHECKED_GROUP), "has the wrong type", got=checked, expected="an object", rule="value-type"
+        )
+        return
+    for name in checked:
+        if name not in COORDINATOR_GROUPS[CHECKED_GROUP]:
+            _report_unknown((section, CHECKED_GROUP, name), COORDINATOR_GROUPS[CHECKED_GROUP], findings)
+
+
+def _is_foreign(section: str, key: str, value: Any, path: Path, findings: Findings) -> bool:
     if (section, key) in REFUSED:
-        findings.error(path, "not supported", fix=REFUSED[section, key])
+        findings.error(path, "not supported", fix=REFUSED[section, key], rule="key-refused")
         return True
-    reason = WITHOUT_EFFECT.get(section, {}).get(key)
-    if reason is None:
+    known = WITHOUT_EFFECT.get(section, {}).get(key)
+    if known is None:
         return False
-    findings.warning(path, f"known from the field's files, without effect here: {reason}")
+    what = f"known from the field's files, without effect here: {known.reason}"
+    findings.warning(path, what, fix=known.advice(value), rule="key-field")
     return True
+
+
+def _report_unknown(path: Path, known: Iterable[str], findings: Findings) -> None:
+    known = list(known)
+    hint = did_you_mean(str(path[-1]), known)
+    expected = "" if hint else "one of " + ", ".join(known) if known else "no key here"
+    findings.error(path, "unknown key", expected=expected, fix=hint or "remove it", rule="key-unknown")
 
 
 def _report(item: Any, path: Path, findings: Findings) -> None:
     context = item.get("ctx", {})
     kind: str = item["type"]
     if kind == "extra_forbidden":
-        known = _known_keys(path[:-1])
-        hint = did_you_mean(str(path[-1]), known)
-        expected = "" if hint else "one of " + ", ".join(known) if known else "no key here"
-        findings.error(path, "unknown key", expected=expected, fix=hint or "remove it")
+        _report_unknown(path, _known_keys(path[:-1]), findings)
         return
     if kind == "missing":
-        findings.error(path, "is missing", expected="a value", fix=f'add "{path[-1]}" to {dotted(path[:-1])}')
+        findings.error(
+            path, "is missing", expected="a value", fix=f'add "{path[-1]}" to {dotted(path[:-1])}', rule="key-missing"
+        )
         return
-    findings.error(path, *_wrong_value(kind), got=item["input"], expected=_expected(kind, context))
-
-
-def _wrong_value(kind: str) -> tuple[str]:
-    return ("has the wrong type",) if kind.endswith(("_type", "from_float")) else ("has a wrong value",)
+    expected = _expected(kind, context)
+    if kind.endswith(("_type", "from_float")):
+        findings.error(path, "has the wrong type", got=item["input"], expected=expected, rule="value-type")
+    else:
+        findings.error(path, "has a wrong value", got=item["input"], expected=expected, rule="value-range")
 
 
 def _expected(kind: str, context: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""What both readers (JSON, YAML) hand back, and numbers that remember how they were written."""
+"""What both readers (JSON, YAML) hand back; their numbers remember how they were written."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from controller.config.errors import Path
+from engine_launch.written_number import WrittenFloat
+
+__all__ = ["Parsed", "TextError", "WrittenFloat"]
 
 
 @dataclass(frozen=True)
@@ -27,22 +30,3 @@ class TextError(ValueError):
         self.line = line
         self.column = column
         self.fix = fix
-
-
-class WrittenFloat(float):
-    """A number that prints as it was written: 0.90 stays 0.90 on an engine's command line."""
-
-    text: str
-
-    def __new__(cls, text: str) -> WrittenFloat:
-        number = super().__new__(cls, text)
-        number.text = text
-        return number
-
-    def __str__(self) -> str:
-        return self.text
-
-    __repr__ = __str__
-
-    def __getnewargs__(self) -> tuple[str]:  # type: ignore[override]
-        return (self.text,)  # copies and pickles keep the form

@@ -1,6 +1,8 @@
-"""Keys that the field's files carry and that are not in schema.py: without effect, misspelt, or refused.
+"""Keys that the field's files carry and that are not in the schema: without effect, misspelt, or refused.
 
-Whatever is in neither place is unknown, and an error.
+Three classes: keys of the schema; keys listed here, one warning each with what to use instead; all others are
+unknown, and errors. Inside a section without effect nothing is unknown: a slip of the pen there changes nothing.
+The coordinator's section is the exception, since Motor checks what it says.
 """
 
 from __future__ import annotations
@@ -8,52 +10,55 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from controller.config.vocabulary_sections import CONTROLLER, COORDINATOR, NODEMANAGER, Foreign
+
 _K8S = "it is for Kubernetes; Motor's nodes are plain machines"
 _LATER = "Motor has no such part yet"
+_NODE_FILE = "a node's settings stand in its own nodemanager.yaml"
+_ENCODE = "encode instances are not supported yet"
 
-_DEPLOY: Mapping[str, str] = MappingProxyType(
+_DEPLOY: Mapping[str, Foreign] = MappingProxyType(
     {
-        "image_name": _K8S,
-        "job_id": "use deployment_id",
-        "hardware_type": "a node knows its own devices",
-        "weight_mount_path": "models are found by each node, below its model_roots",
-        "deploy_mode": _K8S,
-        "tls_config": _LATER,
+        "image_name": Foreign(_K8S),
+        "job_id": Foreign("it is a Kubernetes namespace too", "motor_deploy_config.deployment_id"),
+        "hardware_type": Foreign("a node knows its own devices", "devices in nodemanager.yaml"),
+        "weight_mount_path": Foreign("models are found by each node", "model_roots in nodemanager.yaml"),
+        "deploy_mode": Foreign(_K8S),
+        "tls_config": Foreign(_LATER, "a trusted network, or a tunnel"),
+        "env_path": Foreign("the file is not read", "env of each engine section: copy its variables there"),
+        "storage": Foreign(_K8S),
+        "dshm_size": Foreign(_K8S),
+        "enable_pd_heterogeneous": Foreign("the section says which role runs which engine", "role in nodemanager.yaml"),
+        "pd_heterogeneous_label_key": Foreign(_K8S, "role in nodemanager.yaml"),
+        "pd_heterogeneous_prefill_label_value": Foreign(_K8S, "role in nodemanager.yaml"),
+        "pd_heterogeneous_decode_label_value": Foreign(_K8S, "role in nodemanager.yaml"),
     }
 )
 
-_CONTROLLER: Mapping[str, str] = MappingProxyType(
+_ENGINE: Mapping[str, Foreign] = MappingProxyType(
     {
-        "api_config": "use motor_controller_config.rest and .grpc",
-        "instance_config": "use motor_controller_config.timers",
-        "event_config": _LATER,
-        "fault_tolerance_config": _LATER,
-        "observability_config": "metrics are always served at /metrics",
-        "standby_config": _LATER,
-        "etcd_config": _LATER,
-        "logging_config": "use motor_controller_config.log_level",
-        "port_allocator_config": "use motor_deploy_config.port_ranges",
-        "precision_auto_recovery_enabled": _LATER,
+        "dispatch_profile": Foreign("Motor has no router yet"),
+        "enable_multi_endpoints": Foreign("one engine process fills one slot", "dp_translation"),
+        "motor_nodemanger_config": Foreign(_NODE_FILE, keys=NODEMANAGER),
+        "motor_nodemanager_config": Foreign(_NODE_FILE, keys=NODEMANAGER),
     }
 )
 
-_ENGINE: Mapping[str, str] = MappingProxyType(
+_TOP: Mapping[str, Foreign] = MappingProxyType(
     {
-        "dispatch_profile": "Motor has no router yet",
-        "enable_multi_endpoints": "one engine process fills one slot",
-        "motor_nodemanger_config": "a node's settings stand in its own nodemanager.yaml",
-        "motor_nodemanager_config": "a node's settings stand in its own nodemanager.yaml",
+        "version": Foreign("it is the version of the field's format"),
+        "motor_coordinator_config": Foreign(
+            "it is kept, and its dispatch mode is checked against the KV connector; Motor has no router yet"
+        ),
+        "kv_cache_store_config": Foreign(_LATER, "a store that runs by itself, named in kv-transfer-config"),
+        "kv_cache_pool_config": Foreign(_LATER, "a store that runs by itself, named in kv-transfer-config"),
+        "kv_conductor_config": Foreign(_LATER, "a conductor that runs by itself"),
+        "motor_container_snapshot_config": Foreign(_LATER),
     }
 )
 
-_TOP: Mapping[str, str] = MappingProxyType(
-    {
-        "motor_coordinator_config": "it is kept, but Motor has no router yet",
-        "kv_cache_store_config": _LATER,
-        "kv_conductor_config": _LATER,
-        "motor_container_snapshot_config": _LATER,
-    }
-)
+# For editors: it names a schema and says nothing about the deployment. No warning.
+EDITOR_KEY = "$schema"
 
 # Misspelt in the field's own files.
 MISSPELT: Mapping[str, str] = MappingProxyType({"motor_nodemanger_config": "motor_nodemanager_config"})
@@ -67,28 +72,32 @@ ENGINE_SECTIONS: Mapping[str, str] = MappingProxyType(
     }
 )
 
-# Known, and refused: ignoring them would start something else than the operator asked for.
+# How the reference names all of them.
+ANY_ENGINE = "motor_engine_*_config"
+
+# Known, and refused: ignoring them would start something else than the operator asked for. Values say what to do.
 REFUSED: Mapping[tuple[str, str], str] = MappingProxyType(
     {
-        ("", "motor_engine_encode_config"): "encode instances are not supported yet; remove the section",
-        ("motor_deploy_config", "e_instances_num"): "encode instances are not supported yet; remove the key",
-        ("motor_deploy_config", "single_e_instance_pod_num"): "encode instances are not supported yet",
-        ("motor_deploy_config", "e_pod_npu_num"): "encode instances are not supported yet; remove the key",
-        **{
-            (
-                section,
-                "model_config",
-            ): "it was replaced in the field long ago; move its keys into engine_config"
-            for section in ENGINE_SECTIONS
-        },
+        ("", "motor_engine_encode_config"): f"{_ENCODE}; remove the section",
+        ("motor_deploy_config", "e_instances_num"): f"{_ENCODE}; remove the key",
+        ("motor_deploy_config", "single_e_instance_pod_num"): f"{_ENCODE}; remove the key",
+        ("motor_deploy_config", "e_pod_npu_num"): f"{_ENCODE}; remove the key",
+        **dict.fromkeys(
+            ((section, "model_config") for section in ENGINE_SECTIONS),
+            "it was replaced in the field long ago; move its keys into engine_config",
+        ),
     }
 )
 
-WITHOUT_EFFECT: Mapping[str, Mapping[str, str]] = MappingProxyType(
+WITHOUT_EFFECT: Mapping[str, Mapping[str, Foreign]] = MappingProxyType(
     {
         "": _TOP,
         "motor_deploy_config": _DEPLOY,
-        "motor_controller_config": _CONTROLLER,
+        "motor_controller_config": CONTROLLER,
         **dict.fromkeys(ENGINE_SECTIONS, _ENGINE),
     }
 )
+
+# motor_coordinator_config: its groups, and the keys of the group that Motor checks.
+COORDINATOR_GROUPS: Mapping[str, tuple[str, ...]] = COORDINATOR
+CHECKED_GROUP = "scheduler_config"

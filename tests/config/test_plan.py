@@ -34,6 +34,8 @@ SEED = """
 }
 """
 
+ASCEND = "vllm_ascend@0.23"
+
 
 def test_the_fields_example_is_accepted_as_it_is() -> None:
     loaded = load(SEED)
@@ -46,7 +48,8 @@ def test_the_fields_example_is_accepted_as_it_is() -> None:
 
 @pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.json")), ids=lambda path: path.name)
 def test_every_sample_is_valid(path: Path) -> None:
-    assert not load_deployment(path).warnings
+    # Whether the model is one for PCP stands in its config.json, which is not here.
+    assert {warning.rule for warning in load_deployment(path).warnings} <= {"atom-pcp-model-unread"}
 
 
 def test_yaml_is_the_same_file() -> None:
@@ -155,8 +158,8 @@ def test_bad_ranges(given: dict[str, Any], message: str) -> None:
 def test_kv_ports_take_part() -> None:
     kv = {"kv_connector": "MooncakeConnectorV1", "kv_port": 8010}
     with pytest.raises(ConfigError, match="overlap kv ports 8010-8017"):
-        load(file_with(engine(port=8012, kv_transfer_config=kv)))
-    both = load(file_with(engine(kv_transfer_config=kv), engine(kv_transfer_config=kv)))
+        load(file_with(engine(ASCEND, port=8012, kv_transfer_config=kv)))
+    both = load(file_with(engine(ASCEND, kv_transfer_config=kv), engine(ASCEND, kv_transfer_config=kv)))
     assert ["on one host they would collide" in str(warning) for warning in both.warnings] == [True]
     assert both.plan.instances[0].api_ports == PortRange(8064, 64)
 

@@ -15,7 +15,11 @@ from tests.config.files import engine, file_with, load, problems_of, texts
 
 ASCEND = "vllm_ascend@0.23"
 MOE = {"enable_expert_parallel": True, "data_parallel_size": 2}
-KV = {"kv_connector": "MooncakeConnectorV1", "kv_port": "30000"}
+KV = {
+    "kv_connector": "MooncakeConnectorV1",
+    "kv_port": "15000",
+    "kv_connector_extra_config": {"decode": {"dp_size": 1, "tp_size": 8}},
+}
 
 CONFIG = "motor_engine_prefill_config.engine_config"
 
@@ -103,9 +107,24 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     "rank": (engine(node_rank=0), f"{CONFIG}.node-rank", "may not be set"),
     "abbreviated rank": (engine(node_ran=0), f"{CONFIG}.node-ran", "may take it for --node-rank"),
     "negated": (engine(no_headless=True), f"{CONFIG}.no-headless", "may not be set"),
-    "size local": (engine(data_parallel_size_local=1), f"{CONFIG}.data-parallel-size-local", "another topology"),
+    "several ranks of several nodes": (
+        engine(**MOE, data_parallel_size_local=2),
+        f"{CONFIG}.data-parallel-size-local",
+        "a group of 2 nodes holds one data-parallel rank",
+    ),
+    "ranks that fill no process": (
+        engine(nnodes=1, data_parallel_size=8, data_parallel_size_local=3),
+        f"{CONFIG}.data-parallel-size-local",
+        "does not divide data-parallel-size 8",
+    ),
     "unknown flag": (engine(max_modl_len=1), f"{CONFIG}.max-modl-len", 'did you mean "max-model-len"'),
-    "short flag": (engine(tp=8), f"{CONFIG}.tp", 'write "tensor-parallel-size"'),
+    "a flag of a newer vllm": (
+        engine("vllm@0.23", watchdog_config={"timeout": 60}),
+        f"{CONFIG}.watchdog-config",
+        "not a flag of vllm-0.23; got --watchdog-config; vllm-0.33 and newer have it",
+    ),
+    "short flag": (engine(tensor_parallel_size=..., tp=8), f"{CONFIG}.tp", 'write "tensor-parallel-size"'),
+    "short flag beside the long one": (engine(tp=8), f"{CONFIG}.tp", 'the same flag as "tensor-parallel-size"'),
     "abbreviated size": (
         engine(ASCEND, prefill_context=2),
         f"{CONFIG}.prefill-context",
@@ -207,6 +226,7 @@ ACCEPTED: dict[str, dict[str, Any]] = {
         block_size=128,
         kv_transfer_config=KV,
     ),
+    "the default ranks of a process": engine(**MOE, data_parallel_size_local=1),
     "one node, no master port": engine(nnodes=1, master_port=...),
     "null": engine(seed=None, quantization=None),
     "past the list": engine(
@@ -225,8 +245,8 @@ def test_accepted(name: str) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (file_with(prefill=engine(ASCEND, ascend_flag=1)), "not a flag of vllm-0.32; got --ascend-flag"),
-        (file_with(prefill=engine("vllm@0.25")), "its source was not read"),
+        (file_with(prefill=engine(ASCEND, ascend_flag=1)), "not a flag of vllm-0.23; got --ascend-flag"),
+        (file_with(prefill=engine("vllm@0.27", prefill_context_parallel_size=2)), "upstream's PCP is young here"),
         (file_with(prefill=engine("vllm@0.99")), "treated like vllm@0.33"),
         (file_with(prefill=engine(host="10.0.0.1")), "fits only if this node becomes the master"),
         (file_with(prefill=engine(env={"GLOO_SOCKET_IFNAME": "eth0"})), "one value for all nodes"),
@@ -303,7 +323,7 @@ def test_an_error_reads_like_this() -> None:
     line = next(number for number, row in enumerate(text.split("\n"), 1) if "nnodes" in row)
     assert texts(text)[0] == (
         f"error: deploy.json:motor_engine_prefill_config.engine_config.nnodes (line {line}): is no usable size; "
-        'got "2" (a string); expected an integer of at least 1; write 2 without quotes'
+        'got "2" (a string); expected an integer of at least 1; write 2 without quotes [option-size]'
     )
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from engine_launch.model import ParallelShape, Translation
 from engine_launch.profiles import resolve
-from engine_launch.translation import WorldPlace, choose_translation, world_master, world_place
+from engine_launch.translation import WorldPlace, choose_translation, engine_shape, world_master, world_place
 
 # The matrix that was run on vLLM 0.32 and 0.33: tp 4, pcp 2, dp 4, two nodes a group, node k = 2 g + r.
 SHAPE = ParallelShape(tp=4, pcp=2, dp=4, nnodes=2, expert_parallel=True)
@@ -97,3 +97,53 @@ def test_one_world_over_a_dense_model_is_refused(wanted: str, shape: ParallelSha
     choice = choose_translation(wanted, shape, resolve("vllm@0.32"))
     assert choice.translation is Translation.REPLICA
     assert "mixture of experts only" in choice.refusal
+
+
+# Usual decode: 16 ranks of one device each over 2 processes, 8 in each.
+DECODE = ParallelShape(dp=16, dp_local=8, expert_parallel=True)
+
+
+@pytest.mark.parametrize(
+    ("translation", "group", "expected"),
+    [
+        # dp_size, dp_local, dp_start_rank, hybrid, has_api, opens_dp_rpc_port
+        (Translation.NATIVE_INTERNAL, 0, (16, 8, None, False, True, True)),
+        (Translation.NATIVE_INTERNAL, 1, (16, 8, 8, False, False, False)),
+        (Translation.NATIVE_EXTERNAL, 0, (16, 8, 0, True, True, True)),
+        (Translation.NATIVE_EXTERNAL, 1, (16, 8, 8, True, True, False)),
+        # An engine of its own for each process: the ranks in it are the process's own affair.
+        (Translation.REPLICA, 1, (1, 1, None, False, True, False)),
+    ],
+)
+def test_several_ranks_in_one_process(translation: Translation, group: int, expected: tuple[object, ...]) -> None:
+    shape = engine_shape("auto", DECODE, resolve("vllm@0.32"))
+    assert (shape.dp, shape.dp_local, shape.workers_per_node) == (2, 8, 8)
+    place = world_place(shape, translation, group, 0)
+    assert (place.nnodes, place.node_rank, place.dp_rank, place.opens_master_port) == (1, 0, None, False)
+    found = (
+        place.dp_size,
+        place.dp_local,
+        place.dp_start_rank,
+        place.hybrid,
+        place.has_api,
+        place.opens_dp_rpc_port,
+    )
+    assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("dp", "local", "nnodes", "groups", "in_process"),
+    [(16, 8, 1, 2, 8), (8, 8, 1, 1, 8), (8, 1, 1, 8, 1), (8, 3, 1, 8, 1), (8, 2, 2, 8, 1)],
+)
+def test_ranks_in_a_process_where_they_fit(dp: int, local: int, nnodes: int, groups: int, in_process: int) -> None:
+    shape = engine_shape("auto", ParallelShape(dp=dp, dp_local=local, nnodes=nnodes), resolve("vllm@0.32"))
+    assert (shape.dp, shape.dp_local) == (groups, in_process)
+
+
+def test_a_process_with_all_ranks_is_no_world() -> None:
+    shape = engine_shape("native_internal", ParallelShape(dp=8, dp_local=8), resolve("vllm@0.32"))
+    choice = choose_translation("native_internal", shape, resolve("vllm@0.32"))
+    assert (
+        choice.translation is Translation.REPLICA
+        and choice.reason == "one vllm process holds all 8 data-parallel ranks"
+    )

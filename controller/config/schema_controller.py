@@ -1,0 +1,103 @@
+"""motor_controller_config: where the controller listens, where it keeps its state, how long it waits."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from controller.config.schema_section import FIELD, Port, Seconds, Section, key, seconds
+from controller.core.model import Timers
+
+_TIMERS = Timers()
+
+_LISTEN = "Address to listen on. Beyond loopback it needs `insecure`."
+
+
+class Rest(Section):
+    """REST, metrics and dashboard, for operators and routers."""
+
+    host: str = key("127.0.0.1", _LISTEN)
+    port: Port = key(1026, "Port of REST.", source=FIELD, unit="port")
+
+
+class Grpc(Section):
+    """Where node managers dial in."""
+
+    host: str = key("127.0.0.1", _LISTEN)
+    port: Port = key(1028, "Port of the nodes' streams.", unit="port")
+
+
+class Store(Section):
+    """Where generations, operators' orders and the epoch are kept."""
+
+    kind: Literal["sqlite", "memory"] = key(
+        "sqlite", "`memory` forgets all with the process: running engines are then adopted or shown as foreign."
+    )
+    path: str = key("/var/lib/motor/controller.sqlite3", "The SQLite file; relative: below the folder of deploy.json.")
+    allow_network_fs: bool = key(False, "Allow it on NFS and the like, whose locks and fsync may not hold.")
+
+
+class TimerSettings(Section):
+    """How long the controller waits for what. The times nest, and `motorctl validate` checks it."""
+
+    heartbeat_interval: Seconds = seconds(
+        _TIMERS.heartbeat_interval, "A node says so often that it lives.", source=FIELD
+    )
+    node_timeout: Seconds | None = seconds(
+        None, "Without a heartbeat for so long a node is unreachable.", unset="max(6, 3 x heartbeat_interval) + 1"
+    )
+    prepare_timeout: Seconds = seconds(_TIMERS.prepare_timeout, "For the checks of all members before a start.")
+    refusal_backoff: Seconds = seconds(
+        _TIMERS.refusal_backoff, "A node that refused a slot is not asked again for so long; doubles each time."
+    )
+    refusal_backoff_max: Seconds = seconds(_TIMERS.refusal_backoff_max, "The longest refusal_backoff.")
+    restart_backoff: Seconds = seconds(
+        _TIMERS.restart_backoff, "Between a failure and the next start; doubles each time."
+    )
+    restart_backoff_max: Seconds = seconds(_TIMERS.restart_backoff_max, "The longest restart_backoff.")
+    max_restarts: Annotated[int, Field(ge=0)] = key(
+        _TIMERS.max_restarts, "Restarts of one scope within restart_window; then it stays failed and says why."
+    )
+    stable_after: Seconds = seconds(_TIMERS.stable_after, "Ready for so long clears the count of restarts.")
+    stop_grace: Seconds = seconds(_TIMERS.stop_grace, "SIGTERM to SIGKILL when members of a failed gang are stopped.")
+    stop_timeout: Seconds = seconds(_TIMERS.stop_timeout, "After this an unconfirmed stop is sent again.")
+    start_unreachable_grace: Seconds = seconds(
+        _TIMERS.start_unreachable_grace, "A gang that is starting waits so long for a member out of sight."
+    )
+    start_timeout: Seconds = seconds(_TIMERS.start_timeout, "From the start order to ready; longer is a failure.")
+    assemble_timeout: Seconds = seconds(
+        _TIMERS.assemble_timeout, "Waiting longer for nodes is called out in status and metrics.", source=FIELD
+    )
+    restart_window: Seconds = seconds(_TIMERS.restart_window, "max_restarts are counted within this time.")
+    port_blocked_for: Seconds = seconds(
+        _TIMERS.port_blocked_for, "A port that something else holds is not tried again for so long."
+    )
+    configuration_limit: Seconds = seconds(
+        _TIMERS.configuration_limit, "For one start-up stage before the ranks have met."
+    )
+    rendezvous_limit: Seconds = seconds(_TIMERS.rendezvous_limit, "For a rank to wait for the others.")
+    load_idle_limit: Seconds = seconds(
+        _TIMERS.load_idle_limit, "Loading without a log line, a read or a write for so long is a hang."
+    )
+    self_fence: Annotated[float, Field(ge=0, allow_inf_nan=False)] = seconds(
+        _TIMERS.self_fence, "Nodes stop their engines when they heard no controller for so long; 0: never."
+    )
+
+
+class Controller(Section):
+    """Settings of motor-controller."""
+
+    rest: Rest = key(Rest(), "REST, metrics, dashboard.")
+    grpc: Grpc = key(Grpc(), "The nodes' streams.")
+    insecure: bool = key(False, "Listen beyond loopback without TLS and token: for a trusted network only.")
+    allow_loopback: bool = key(False, "Nodes may offer loopback addresses: everything runs on one machine.")
+    store: Store = key(Store(), "Where the state is kept.")
+    timers: TimerSettings = key(TimerSettings(), "How long the controller waits for what.")
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = key(
+        "INFO", "The least severe lines that are logged.", source=FIELD
+    )
+
+
+class NodeManager(Section):
+    """Reserved: a node's settings stand in its own nodemanager.yaml."""
