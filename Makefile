@@ -56,6 +56,10 @@ test-faults: .venv ## kill, freeze, cut and fill up real daemons (root; at most 
 	@echo "faults ..."
 	@$(PY) -m pytest -m faults $(PYTEST)
 
+.PHONY: mutations
+mutations: .venv ## take each row's mechanism of docs/faults.md out of a copy: its test has to fail (root; an hour)
+	@$(PY) -m tests.faults.mutations $(if $(ONLY),--only "$(ONLY)")
+
 .PHONY: soak
 soak: .venv ## random kills of real daemons (root); KILLS=1000 takes more, SEED=7 repeats a run
 	@echo "$(KILLS) random kills ..."

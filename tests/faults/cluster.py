@@ -25,6 +25,7 @@ INSTANCE = "union-0"
 NODE_TIMEOUT = 3.0
 CANARY_DEADLINE = 4.0
 STOP_GRACE = 3.0
+STARTED_AGAIN = 12.0  # at most, from the last end of a gang; less than the manager waits for a shim that does not kill
 
 TIMERS = {
     "heartbeat_interval": 0.5,

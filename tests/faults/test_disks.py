@@ -61,7 +61,10 @@ def test_full_disk_of_a_node(make: Make) -> None:
         cluster.d.wait(lambda: cluster.groups()[0]["state"] == "stopping", "the failure")
         measured.note("  ... then its engine is killed", time.monotonic() - killed_at, None, None)
         # An end that is not on disk is not confirmed, and nothing is started over an engine in doubt.
-        cluster.d.wait(lambda: "not yet confirmed by: union-0/0/1 on n2" in cluster.groups()[0]["waiting_for"], "it")
+        unconfirmed = "not yet confirmed by: union-0/0/1 on n2"
+        cluster.d.wait(lambda: unconfirmed in cluster.groups()[0]["waiting_for"], "the node to be named")
+        time.sleep(NODE_TIMEOUT)
+        assert unconfirmed in cluster.groups()[0]["waiting_for"], "it waits for the disk"
         assert cluster.d.status()["problems"]
         freed = time.monotonic()
         filler.unlink()

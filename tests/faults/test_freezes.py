@@ -9,8 +9,9 @@ import time
 import httpx
 import pytest
 
+from nodemanager.unreported_end import SILENT_SECONDS
 from tests.faults import measured
-from tests.faults.cluster import CANARY_DEADLINE, INSTANCE, NODE_TIMEOUT, Cluster, runs
+from tests.faults.cluster import CANARY_DEADLINE, INSTANCE, NODE_TIMEOUT, STARTED_AGAIN, STOP_GRACE, Cluster, runs
 
 MASTER, FOLLOWER = f"{INSTANCE}/0/0", f"{INSTANCE}/0/1"
 HANG = "the canary is late"
@@ -43,7 +44,8 @@ def test_engine_of_a_follower(cluster: Cluster) -> None:
         cluster.expect_nothing("SIGSTOP of the engine of a follower (workers go on)", before)
         frozen, before = before.pids[FOLLOWER], cluster.before()
         os.kill(before.pids[MASTER], signal.SIGKILL)
-        cluster.expect_restart("  ... and then kill -9 of the master", before, blamed=MASTER)
+        bound = STOP_GRACE + STARTED_AGAIN
+        cluster.expect_restart("  ... and then kill -9 of the master", before, blamed=MASTER, seconds=bound)
     assert not runs(frozen)
 
 
@@ -53,7 +55,8 @@ def test_manager(cluster: Cluster, slot: str) -> None:
     with cluster.frozen(cluster.manager(node)):
         cluster.d.wait(lambda: cluster.d.node_states()[node] == "unreachable", f"{node} to be out of sight")
         seen = time.time() - before.at
-        watch(cluster, NODE_TIMEOUT + CANARY_DEADLINE + 2.0, lambda: cluster.untouched(before, 0))
+        # it is asked first after one node timeout, then once in each canary deadline
+        watch(cluster, 2 * (NODE_TIMEOUT + CANARY_DEADLINE), lambda: cluster.untouched(before, 0))
         assert "silent_but_serving" in cluster.codes_since(before), "it is said"
         assert cluster.d.status()["problems"] and cluster.answers()
     measured.note(f"SIGSTOP of the manager of {role(slot)}", seen, None, None)
@@ -74,7 +77,7 @@ def test_manager_while_its_engine_ends(cluster: Cluster) -> None:
 def test_shim(cluster: Cluster) -> None:
     shim, before = cluster.shim(FOLLOWER), cluster.before()
     with cluster.frozen(shim):
-        watch(cluster, CANARY_DEADLINE + 2.0, lambda: cluster.untouched(before, 0))
+        watch(cluster, CANARY_DEADLINE + SILENT_SECONDS + 2.0, lambda: cluster.untouched(before, 0))
         assert cluster.answers()
     cluster.expect_nothing("SIGSTOP of a shim", before)
 
