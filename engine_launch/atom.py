@@ -12,6 +12,7 @@ from types import MappingProxyType
 from engine_launch.atom_log import FATAL_PATTERNS, STAGES, WORKER_STAGE
 from engine_launch.model import NodeLocal
 from engine_launch.profile import CommandForm, DcpRule, EngineProfile, PcpSupport, PortKind
+from engine_launch.refused_env import ADDRESS, DEVICES, SHARED, TOPOLOGY
 from engine_launch.reserved import CONSUMED
 
 ENV: Mapping[str, str] = MappingProxyType(
@@ -30,30 +31,20 @@ NODE_ENV: Mapping[str, NodeLocal] = MappingProxyType(
     }
 )
 
-_TOPOLOGY = "it changes the engine's topology behind its command line"
 _PORT = "Motor leases a port of its own for each engine"
-_DEVICES = "Motor leases devices by name, and each node fills in its own"
 
 REFUSED_ENV: Mapping[str, str] = MappingProxyType(
     {
         # config.py:900-913 overwrites the command line with them.
-        "ATOM_DP_SIZE": _TOPOLOGY,
-        "ATOM_DP_RANK": _TOPOLOGY,
-        "ATOM_DP_RANK_LOCAL": _TOPOLOGY,
-        "ATOM_DP_MASTER_IP": _TOPOLOGY,
+        "ATOM_DP_SIZE": TOPOLOGY,
+        "ATOM_DP_RANK": TOPOLOGY,
+        "ATOM_DP_RANK_LOCAL": TOPOLOGY,
+        "ATOM_DP_MASTER_IP": TOPOLOGY,
         "ATOM_DP_MASTER_PORT": _PORT,
         "ATOM_DP_BASE_PORT": _PORT,
-        "RANK": _TOPOLOGY,
-        "LOCAL_RANK": _TOPOLOGY,
-        "WORLD_SIZE": _TOPOLOGY,
-        "LOCAL_WORLD_SIZE": _TOPOLOGY,
-        "MASTER_ADDR": _TOPOLOGY,
-        "MASTER_PORT": _TOPOLOGY,
-        "ATOM_HOST_IP": "each node fills in its own data address",
-        "HIP_VISIBLE_DEVICES": _DEVICES,
-        "CUDA_VISIBLE_DEVICES": _DEVICES,
-        "ROCR_VISIBLE_DEVICES": _DEVICES,
-        "SPT_NOENV": "Motor sets it on every engine",
+        **SHARED,
+        "ATOM_HOST_IP": ADDRESS,
+        "ROCR_VISIBLE_DEVICES": DEVICES,
         "ATOM_PROCESS_NAME_PREFIX": "workers are found by the titles of their processes",
         # entrypoints/openai_server.py:12: another server, with other flags and another log.
         "USE_ATOMESH_ENTRYPOINTS": "it starts a router in the engine's place",

@@ -6,6 +6,18 @@ and Python's tracebacks have no prefix. Read in its source: none of it was seen 
 
 from __future__ import annotations
 
+from engine_launch.log_patterns import (
+    FOREIGN_ADDRESS,
+    LOST_PEER_LINE,
+    OUT_OF_MEMORY,
+    OUT_OF_MEMORY_LINE,
+    PORT_TAKEN,
+    PORT_TAKEN_LINE,
+    UNKNOWN_FLAG,
+    UNREADABLE_VALUE,
+    configuration,
+    group,
+)
 from engine_launch.model import FatalPattern, StageMarker
 
 # Whose line shows that a worker is past the rendezvous. ATOM has no followers whose readiness hangs on it.
@@ -37,48 +49,33 @@ STAGES: tuple[StageMarker, ...] = (
 )
 
 
-def _configuration(pattern: str, meaning: str) -> FatalPattern:
-    return FatalPattern(pattern, "configuration", meaning)
-
-
-def _group(pattern: str, meaning: str) -> FatalPattern:
-    return FatalPattern(pattern, "group", meaning)
-
-
 # The first pattern that matches a line wins, so the ones that forbid a restart stand first.
 FATAL_PATTERNS: tuple[FatalPattern, ...] = (
     # model_engine/llm_engine.py:64-122
-    _configuration(
+    configuration(
         r"ValueError: (?:prefill_context_parallel_size|--enable-dp-attention|moe_backend)",
         "the engine refuses this combination of options",
     ),
     # config.py:1644-1695, engine_core_mgr.py:155-168
-    _configuration(
+    configuration(
         r"AssertionError: (?:tp_size|dcp_config|kv_cache_block_size|num_hidden_layers|Speculative decode|Pipeline p)",
         "the engine refuses this combination of sizes",
     ),
     # model_runner.py:913
-    _configuration(
+    configuration(
         r"Calculated local_device_rank=\d+ exceeds available GPUs", "it sees fewer devices than it has ranks"
     ),
-    _configuration(r"error: unrecognized arguments: ", "this engine version does not know a flag"),
-    _configuration(r"error: argument .*: ", "the engine cannot read a flag's value"),
-    FatalPattern(r"EADDRINUSE|[Aa]ddress already in use", "port", "a port of this engine is taken"),
-    FatalPattern(r"[Cc]annot assign requested address", "port", "an address given to the engine is not on this node"),
-    FatalPattern(
-        r"out of memory",
-        "transient",
-        "not enough device memory: left-overs of an earlier engine, or a model too large for the device",
-    ),
+    UNKNOWN_FLAG,
+    UNREADABLE_VALUE,
+    FatalPattern(PORT_TAKEN_LINE, "port", PORT_TAKEN),
+    FOREIGN_ADDRESS,
+    FatalPattern(OUT_OF_MEMORY_LINE, "transient", OUT_OF_MEMORY),
     # model_engine/async_proc.py:463-466. The API server stays up after it, and its /health says ok.
-    _group(r"proc died unexpectedly \(exitcode=.*\)", "a worker process died"),
-    _group(r"run_engine: exception", "the engine core failed"),
-    _group(
+    group(r"proc died unexpectedly \(exitcode=.*\)", "a worker process died"),
+    group(r"run_engine: exception", "the engine core failed"),
+    group(
         r"Failed to initialize all EngineCores|Some processes failed to start|load model runner failed",
         "the engine core did not start",
     ),
-    _group(
-        r"ncclUnhandledCudaError|ncclRemoteError|Watchdog caught collective operation timeout",
-        "RCCL lost a peer",
-    ),
+    group(LOST_PEER_LINE, "RCCL lost a peer"),
 )

@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from engine_launch.model import NodeLocal, Translation
 from engine_launch.profile import DcpRule, EngineProfile, PcpLimit, PcpSupport
+from engine_launch.refused_env import ADDRESS, SHARED, TOPOLOGY
 from engine_launch.vllm_log import FATAL_PATTERNS, STAGES, WARNING_PATTERNS, WORKER_STAGE
 
 BOTH_NATIVE = frozenset({Translation.NATIVE_EXTERNAL, Translation.NATIVE_INTERNAL})
@@ -31,29 +32,18 @@ NODE_ENV: Mapping[str, NodeLocal] = MappingProxyType(
     }
 )
 
-# config/parallel.py:1003-1009 reads VLLM_DP_*; torch reads the others.
-_TOPOLOGY = "it changes the engine's topology behind its command line"
 _LOG = "start-up stages and failures are read from the engine's log lines"
-_ADDRESS = "each node fills in its own data address"
-_DEVICES = "Motor leases devices by name, and each node fills in its own"
 
 REFUSED_ENV: Mapping[str, str] = MappingProxyType(
     {
-        "VLLM_DP_SIZE": _TOPOLOGY,
-        "VLLM_DP_RANK": _TOPOLOGY,
-        "VLLM_DP_RANK_LOCAL": _TOPOLOGY,
-        "VLLM_DP_MASTER_IP": _TOPOLOGY,
-        "VLLM_DP_MASTER_PORT": _TOPOLOGY,
-        "RANK": _TOPOLOGY,
-        "LOCAL_RANK": _TOPOLOGY,
-        "WORLD_SIZE": _TOPOLOGY,
-        "LOCAL_WORLD_SIZE": _TOPOLOGY,
-        "MASTER_ADDR": _TOPOLOGY,
-        "MASTER_PORT": _TOPOLOGY,
-        "VLLM_HOST_IP": _ADDRESS,
-        "CUDA_VISIBLE_DEVICES": _DEVICES,
-        "HIP_VISIBLE_DEVICES": _DEVICES,
-        "SPT_NOENV": "Motor sets it on every engine",
+        # config/parallel.py:1003-1009 reads VLLM_DP_*.
+        "VLLM_DP_SIZE": TOPOLOGY,
+        "VLLM_DP_RANK": TOPOLOGY,
+        "VLLM_DP_RANK_LOCAL": TOPOLOGY,
+        "VLLM_DP_MASTER_IP": TOPOLOGY,
+        "VLLM_DP_MASTER_PORT": TOPOLOGY,
+        **SHARED,
+        "VLLM_HOST_IP": ADDRESS,
         "VLLM_LOGGING_PREFIX": _LOG,
         "VLLM_LOGGING_CONFIG_PATH": _LOG,
         "VLLM_CONFIGURE_LOGGING": _LOG,

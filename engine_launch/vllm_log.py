@@ -7,6 +7,18 @@ HCCL and of graph capture come from sources and reports.
 
 from __future__ import annotations
 
+from engine_launch.log_patterns import (
+    FOREIGN_ADDRESS,
+    LOST_PEER_LINE,
+    OUT_OF_MEMORY,
+    OUT_OF_MEMORY_LINE,
+    PORT_TAKEN,
+    PORT_TAKEN_LINE,
+    UNKNOWN_FLAG,
+    UNREADABLE_VALUE,
+    configuration,
+    group,
+)
 from engine_launch.model import FatalPattern, StageMarker, WarningPattern
 
 # A worker that printed this stage's line has passed the rendezvous. One line per worker; `rank` says which.
@@ -63,68 +75,49 @@ STAGES: tuple[StageMarker, ...] = (
 )
 
 
-def _configuration(pattern: str, meaning: str) -> FatalPattern:
-    return FatalPattern(pattern, "configuration", meaning)
-
-
-def _group(pattern: str, meaning: str) -> FatalPattern:
-    return FatalPattern(pattern, "group", meaning)
-
-
 # The first pattern that matches a line wins, so the ones that forbid a restart stand first.
 FATAL_PATTERNS: tuple[FatalPattern, ...] = (
-    _configuration(
+    configuration(
         r"ValueError: (?:PCP|Invalid data-parallel|When PCP is enabled|Non-MoE models)",
         "the engine refuses this combination of sizes",
     ),
-    _configuration(r"\d+ validation errors? for ", "the engine refuses its arguments"),
-    _configuration(r"NotImplementedError: .*PCP", "the model or a feature does not work with PCP"),
-    _configuration(r"error: unrecognized arguments: ", "this engine version does not know a flag"),
-    _configuration(r"error: argument .*: ", "the engine cannot read a flag's value"),
-    _configuration(r"Configuration mismatch detected for engine", "groups of one world have different flags"),
-    _configuration(
+    configuration(r"\d+ validation errors? for ", "the engine refuses its arguments"),
+    configuration(r"NotImplementedError: .*PCP", "the model or a feature does not work with PCP"),
+    UNKNOWN_FLAG,
+    UNREADABLE_VALUE,
+    configuration(r"Configuration mismatch detected for engine", "groups of one world have different flags"),
+    configuration(
         r"collective_rpc should not be called on follower node",
         "the engine ignored --headless (only `vllm serve` honours it)",
     ),
-    _configuration(
+    configuration(
         r"Timed out waiting for engine core processes to start",
         "loading took longer than VLLM_ENGINE_READY_TIMEOUT_S",
     ),
-    FatalPattern(
-        r"EADDRINUSE|[Aa]ddress already in use|\bEI0020\b|\bEJ0003\b",
-        "port",
-        "a port of this engine is taken",
-    ),
-    FatalPattern(r"Cannot assign requested address", "port", "an address given to the engine is not on this node"),
-    FatalPattern(
-        r"out of memory|No available memory for the cache blocks",
-        "transient",
-        "not enough device memory: left-overs of an earlier engine, or a model too large for the device",
-    ),
-    _group(r"client socket has timed out after", "the master's port was never reachable"),
-    _group(
+    FatalPattern(PORT_TAKEN_LINE + r"|\bEI0020\b|\bEJ0003\b", "port", PORT_TAKEN),
+    FOREIGN_ADDRESS,
+    FatalPattern(OUT_OF_MEMORY_LINE + r"|No available memory for the cache blocks", "transient", OUT_OF_MEMORY),
+    group(r"client socket has timed out after", "the master's port was never reachable"),
+    group(
         r"Did not receive response from front-end process within \d+ minutes",
         "the first group's API server was not reachable at the data-parallel RPC port",
     ),
     # Printed by the parent at once, on master and follower alike; the follower then ends with exit code 0.
-    _group(r"Worker proc .* died unexpectedly \(exit code: .*\)", "a worker process died"),
-    _group(
+    group(r"Worker proc .* died unexpectedly \(exit code: .*\)", "a worker process died"),
+    group(
         r"WorkerProc failed to start\.|WorkerProc initialization failed due to an exception",
         "a worker did not start",
     ),
-    _group(r"WorkerProc hit an exception\.", "a worker failed in a step"),
-    _group(r"EngineCore failed to start\.|Engine core initialization failed\.", "the engine core did not start"),
-    _group(r"EngineCore encountered a fatal error\.|EngineDeadError", "the engine core failed while serving"),
-    _group(r"RPC call to \w+ timed out", "a worker did not answer in time"),
-    _group(
-        r"ncclUnhandledCudaError|ncclRemoteError|Watchdog caught collective operation timeout",
-        "NCCL lost a peer",
-    ),
+    group(r"WorkerProc hit an exception\.", "a worker failed in a step"),
+    group(r"EngineCore failed to start\.|Engine core initialization failed\.", "the engine core did not start"),
+    group(r"EngineCore encountered a fatal error\.|EngineDeadError", "the engine core failed while serving"),
+    group(r"RPC call to \w+ timed out", "a worker did not answer in time"),
+    group(LOST_PEER_LINE, "NCCL lost a peer"),
 )
 
 # Only on Ascend. EI0006 is the timeout of HCCL's socket set-up.
 ASCEND_FATAL_PATTERNS: tuple[FatalPattern, ...] = (
-    _group(
+    group(
         r"\bEI0006\b|\bEI0009\b|wait socket establish timeout|HCCL function error.*error code is \d+",
         "HCCL could not reach or lost a peer",
     ),

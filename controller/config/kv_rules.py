@@ -11,8 +11,8 @@ from typing import Any
 
 from controller.config.engine_input import EngineInput, is_integer
 from controller.config.errors import Findings, Path, Shown, did_you_mean
-from controller.config.kv_report import KvRule, report
 from controller.config.kv_sections import ENGINES, HIGHEST, KvSection
+from controller.config.rule_report import StatedRule, report
 from controller.config.rules import DEVICE_KEYS
 from controller.config.schema import Deploy
 from engine_launch.kv_connectors import CONNECTORS, KV_PORT, KV_ROLES, Connector, Kind, Listens, fits_role
@@ -22,83 +22,83 @@ from engine_launch.rule import RuleSeverity
 
 ERROR, OVERRIDABLE, WARNING = RuleSeverity.ERROR, RuleSeverity.OVERRIDABLE, RuleSeverity.WARNING
 
-OBJECT = KvRule("kv-object", ERROR, "kv-transfer-config is one object: Motor completes it.", "Motor")
-NO_NAME = KvRule(
+OBJECT = StatedRule("kv-object", ERROR, "kv-transfer-config is one object: Motor completes it.", "Motor")
+NO_NAME = StatedRule(
     "kv-connector-name", ERROR, "Every connector has a name.", "vLLM kv_connector/factory.py: Connector name is not set"
 )
-MISSPELT = KvRule(
+MISSPELT = StatedRule(
     "kv-connector-misspelt",
     ERROR,
     "A connector's name is one that the engine registers.",
     "vLLM kv_connector/factory.py:128: Unsupported connector type",
 )
-UNKNOWN = KvRule("kv-connector-unknown", WARNING, "A connector unknown to Motor is passed on unchecked.", "Motor")
-OTHER_ENGINE = KvRule(
+UNKNOWN = StatedRule("kv-connector-unknown", WARNING, "A connector unknown to Motor is passed on unchecked.", "Motor")
+OTHER_ENGINE = StatedRule(
     "kv-connector-engine",
     ERROR,
     "An engine has the connector.",
     "vLLM-Ascend __init__.py, vLLM kv_connector/factory.py: what each registers",
 )
-ASSUMED_ENGINE = KvRule(
+ASSUMED_ENGINE = StatedRule(
     "kv-connector-assumed-engine", WARNING, "The assumed engine profile has the connector.", "as kv-connector-engine"
 )
-KV_ROLE = KvRule(
+KV_ROLE = StatedRule(
     "kv-role",
     ERROR,
     "kv_role says what the section is: kv_producer, kv_consumer, or kv_both where the connector knows that.",
     "vLLM config/kv_transfer.py:106-116; kv_p2p/mooncake_connector.py:2429-2465: kv_both would only receive",
 )
-MULTI = KvRule(
+MULTI = StatedRule(
     "kv-multi",
     ERROR,
     "A MultiConnector has connectors, none of them a MultiConnector, and at most one that transfers.",
     "vLLM v1/multi_connector.py:232; ascend_multi_connector.py: Only one connector can produce KV transfer params",
 )
-CONTEXT_PARALLEL = KvRule(
+CONTEXT_PARALLEL = StatedRule(
     "kv-context-parallel",
     OVERRIDABLE,
     "MooncakeLayerwiseConnector and MooncakeHybridConnector go with neither PCP nor DCP.",
     "orchestration paper, dispatch modes; kv_p2p/mooncake_layerwise_connector.py:1496",
 )
-PCP_WITH_PP = KvRule(
+PCP_WITH_PP = StatedRule(
     "kv-pcp-with-pp",
     ERROR,
     "MooncakeConnectorV1 takes PCP or pipeline stages, not both.",
     "kv_p2p/mooncake_connector.py:2004",
 )
-DECODE_PP = KvRule(
+DECODE_PP = StatedRule(
     "kv-decode-pp", ERROR, "A decode engine has one pipeline stage.", "kv_p2p/mooncake_connector.py:2085"
 )
-UNION = KvRule(
+UNION = StatedRule(
     "kv-union", ERROR, "A union engine has no connector that needs a pair.", "kv_p2p/mooncake_connector.py:2070-2082"
 )
-SIZES = KvRule(
+SIZES = StatedRule(
     "kv-sizes",
     ERROR,
     "Sizes in kv_connector_extra_config are those of the sections; dp_size is 1 where each group is its own engine.",
     "kv_p2p/mooncake_connector.py:2066-2086",
 )
-ENGINE_ID = KvRule(
+ENGINE_ID = StatedRule(
     "kv-engine-id",
     ERROR,
     "A connector inside a MultiConnector has no engine_id of its own.",
     "vLLM v1/multi_connector.py:236-240",
 )
-OWN_ENGINE_ID = KvRule(
+OWN_ENGINE_ID = StatedRule(
     "kv-engine-id-own",
     WARNING,
     "Motor gives each engine an engine_id of its own, new with each start; a written one is replaced.",
     "kv_p2p/mooncake_connector.py:792-806, 1376",
 )
-PORT = KvRule("kv-port", ERROR, "Every worker's KV port is a port.", "kv_p2p/mooncake_connector.py:2030-2038")
-ASCEND_DIRECT = KvRule(
+PORT = StatedRule("kv-port", ERROR, "Every worker's KV port is a port.", "kv_p2p/mooncake_connector.py:2030-2038")
+ASCEND_DIRECT = StatedRule(
     "kv-port-ascend-direct",
     WARNING,
     "KV ports keep out of the range in which Ascend-direct takes ports at random.",
     "vLLM-Ascend docs pd_disaggregation_mooncake_multi_node.md:231-241 (PR #6455)",
 )
-HCCL = KvRule("kv-port-hccl", WARNING, "KV ports keep out of HCCL's range.", "HCCL_IF_BASE_PORT, 60000 by default")
-HOST = KvRule("kv-host", WARNING, "Each node fills in its own address for KV transfer.", "vLLM envs.py:233")
+HCCL = StatedRule("kv-port-hccl", WARNING, "KV ports keep out of HCCL's range.", "HCCL_IF_BASE_PORT, 60000 by default")
+HOST = StatedRule("kv-host", WARNING, "Each node fills in its own address for KV transfer.", "vLLM envs.py:233")
 
 RULES = (
     OBJECT,

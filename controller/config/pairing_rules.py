@@ -11,9 +11,9 @@ from typing import Any
 
 from controller.config.engine_input import EngineInput
 from controller.config.errors import Findings, Path, Shown, did_you_mean
-from controller.config.kv_report import KvRule, report
 from controller.config.kv_rules import check_kv_object, check_kv_section
 from controller.config.kv_sections import ENGINES, KvSection, pair_sizes
+from controller.config.rule_report import StatedRule, report
 from controller.config.schema import Deploy
 from engine_launch.kv_connectors import DISPATCH_MODES, USUAL_MODE, Connector, Listens, Order
 from engine_launch.kv_transfer import EXTRA, OPTION
@@ -22,58 +22,60 @@ from engine_launch.rule import RuleSeverity
 
 ERROR, OVERRIDABLE, WARNING = RuleSeverity.ERROR, RuleSeverity.OVERRIDABLE, RuleSeverity.WARNING
 
-MODE = KvRule(
+MODE = StatedRule(
     "kv-dispatch-mode",
     ERROR,
     "deploy_mode is one of the field's dispatch modes.",
     "field: A co/router/dispatch.py:53-60",
 )
-ORDER = KvRule(
+ORDER = StatedRule(
     "kv-dispatch-order",
     ERROR,
     "The dispatch mode asks the engines in the order that the connector needs: MooncakeConnectorV1 with cpcd_separate, "
     "MooncakeLayerwiseConnector with pd_separate or cdp_separate.",
     "orchestration paper, dispatch modes; kv_p2p/mooncake_connector.py:1849",
 )
-NO_PAIR_MODE = KvRule(
+NO_PAIR_MODE = StatedRule(
     "kv-dispatch-single",
     WARNING,
     "single_node dispatch makes no use of a pair.",
     "field: A co/router/dispatch.py:53-60",
 )
-ONE_SIDED = KvRule(
+ONE_SIDED = StatedRule(
     "kv-one-sided", ERROR, "Either both sides transfer KV or none does.", "field: J es/core/vllm/vllm_config.py:107-210"
 )
-NO_TRANSFER = KvRule(
+NO_TRANSFER = StatedRule(
     "kv-none", WARNING, "A prefill and a decode section transfer KV.", "field: J es/core/vllm/vllm_config.py:107-210"
 )
-NO_PEER = KvRule(
+NO_PEER = StatedRule(
     "kv-peer-sizes",
     ERROR,
     "A side without its peer's section says the peer's sizes.",
     "kv_p2p/mooncake_connector.py:2070-2082",
 )
-PEER_ELSEWHERE = KvRule(
+PEER_ELSEWHERE = StatedRule(
     "kv-peer-elsewhere",
     WARNING,
     "A pair has both sections in one file.",
     "field: J es/core/vllm/vllm_config.py:107-210",
 )
-SAME = KvRule(
+SAME = StatedRule(
     "kv-pair-connector",
     ERROR,
     "Both sides transfer by the same connector.",
     "Motor: each connector has its own protocol",
 )
-TP = KvRule("kv-pair-tp", ERROR, "Prefill's tp is not below decode's.", "kv_p2p/mooncake_connector.py:1982-1986")
-CP = KvRule("kv-pair-cp", ERROR, "Prefill's pcp x dcp is a multiple of decode's.", "kv_p2p/mooncake_connector.py:2723")
-BLOCK = KvRule(
+TP = StatedRule("kv-pair-tp", ERROR, "Prefill's tp is not below decode's.", "kv_p2p/mooncake_connector.py:1982-1986")
+CP = StatedRule(
+    "kv-pair-cp", ERROR, "Prefill's pcp x dcp is a multiple of decode's.", "kv_p2p/mooncake_connector.py:2723"
+)
+BLOCK = StatedRule(
     "kv-pair-block-size",
     ERROR,
     "One side's block size divides the other's; with context parallelism in decode prefill's divides decode's.",
     "kv_p2p/mooncake_connector.py:2647-2659",
 )
-DISTANCE = KvRule(
+DISTANCE = StatedRule(
     "kv-pair-ports",
     OVERRIDABLE,
     "First KV ports of the two sides are equal, or further apart than a prefill engine has ports, where prefill groups "
@@ -81,7 +83,7 @@ DISTANCE = KvRule(
     "kv_p2p/mooncake_connector.py:3493-3512",
     "v0.24.0rc1 does not look its peers up by its own port, v0.23.0 and v0.25.1rc1 do",
 )
-ONE_WORLD = KvRule(
+ONE_WORLD = StatedRule(
     "kv-pair-one-world",
     OVERRIDABLE,
     "Where several prefill groups in one world span nodes, both sides have the same first KV port.",

@@ -4,27 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Protocol
 
 from controller.config import file_rules, kv_rules, pairing_rules, rules
+from controller.config.rule_report import ListedRule
 from engine_launch import atom_advice, atom_rules
-from engine_launch.rule import RuleSeverity
-
-
-class ListedRule(Protocol):
-    """What the list shows of a rule, wherever its check stands."""
-
-    @property
-    def id(self) -> str: ...
-    @property
-    def severity(self) -> RuleSeverity: ...
-    @property
-    def says(self) -> str: ...
-    @property
-    def source(self) -> str: ...
-    @property
-    def stricter(self) -> str: ...
-
 
 # Title of a group in docs/configuration.md -> its rules, in the order in which they are checked.
 RULE_GROUPS: Mapping[str, tuple[ListedRule, ...]] = MappingProxyType(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from typing import Any
 
 from motor_rpc import control_pb2 as pb
@@ -109,3 +110,5 @@ def test_the_canary_of_an_engine() -> None:
     assert canary_for(spec("m", model_name="a"), "union").served_model == "a"
     transfer = {"kv_connector": "MooncakeLayerwiseConnector", "kv_role": "kv_consumer"}
     assert "kv_transfer_params" in canary_for(spec("m", kv_transfer_config=transfer), "decode").more
+    text_only = dataclasses.replace(spec("/models/m"), engine_type="atom", profile="atom@0.1.6")
+    assert len(canary_for(text_only, "union").more["prompt"].split()) == 4, "ATOM takes no token ids"

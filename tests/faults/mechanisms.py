@@ -503,9 +503,9 @@ MUTATIONS: tuple[Mutation, ...] = (
         'failure_class"] == "port"',
         (
             Edit(
-                "engine_launch/vllm_log.py",
-                r'r"EADDRINUSE|[Aa]ddress already in use|\bEI0020\b|\bEJ0003\b"',
-                r'r"\bEI0020\b|\bEJ0003\b"',
+                "engine_launch/log_patterns.py",
+                'PORT_TAKEN_LINE = r"EADDRINUSE|[Aa]ddress already in use"',
+                'PORT_TAKEN_LINE = r"no engine prints this"',
             ),
         ),
     ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -14,9 +15,11 @@ import pytest
 from motor_rpc import control_pb2 as pb
 from motor_rpc.completion_probe import ask_completion
 
+from nodemanager.probing import probe
 from tests.nodemanager import wire
 from tests.nodemanager.manager import direct
 from tests.nodemanager.places import free_port
+from tests.nodemanager.test_canary import record
 
 TOKEN = {"choices": [{"text": "a", "finish_reason": "length"}], "usage": {"completion_tokens": 1}}
 
@@ -142,3 +145,12 @@ async def test_the_key_is_the_one_of_the_nodes_own_engine(place: Path) -> None:
         assert server.requests[0][1]["authorization"] == "Bearer secret"
         await one.command(stop=pb.StopCmdMsg(slot=wire.slot(), generation=1, mode="failure", grace_seconds=1))
         await one.state("stopped")
+
+
+async def test_an_engine_that_takes_no_token_ids_is_asked_with_text() -> None:
+    async with serve(completions=answer(TOKEN)) as server:
+        own = record("python -m atom.entrypoints.openai_server --model /m", engine_profile="atom@0.1.6")
+        own = dataclasses.replace(own, api_host="127.0.0.1")
+        request = pb.ProbeRequest(host="127.0.0.1", port=server.port, served_model="m", prompt_tokens=3)
+        assert (await probe(request, [own])).ok
+        assert len(server.requests[0][2]["prompt"].split()) == 3
