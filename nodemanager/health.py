@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
+from nodemanager.deadline import within
 from nodemanager.netif import bracketed, network_error
 
 PROBE_SECONDS = 5.0  # a busy API server may take long; one slow answer alone changes nothing
@@ -22,7 +23,7 @@ async def probe(host: str, port: int, path: str, timeout: float = PROBE_SECONDS)
     """GET `path` with an own time limit. Never raises for anything the server or the network does."""
     where = f"http://{bracketed(host)}:{port}{path}"
     try:
-        status = await asyncio.wait_for(_status_line(host, port, path), timeout)
+        status = await within(timeout, _status_line(host, port, path))
     except asyncio.TimeoutError:
         return Health(False, f"{where}: no answer within {timeout:g} s")
     except OSError as error:

@@ -18,6 +18,7 @@ import grpc
 from motor_rpc import control_pb2 as pb
 from motor_rpc import control_pb2_grpc
 
+from nodemanager.deadline import within
 from nodemanager.netif import AddressError, bracketed
 
 log = logging.getLogger(__name__)
@@ -166,8 +167,8 @@ class Link:
     async def _introduce(self, call: Call, register: pb.RegisterMsg) -> pb.Registered:
         """Register and wait for the first answer."""
         try:
-            await asyncio.wait_for(call.write(pb.NodeMessage(register=register)), REGISTER_SECONDS)
-            answer = await asyncio.wait_for(call.read(), REGISTER_SECONDS)
+            await within(REGISTER_SECONDS, call.write(pb.NodeMessage(register=register)))
+            answer = await within(REGISTER_SECONDS, call.read())
         except asyncio.TimeoutError:
             raise SessionEnded(f"no answer to the registration within {REGISTER_SECONDS:g} s") from None
         except asyncio.InvalidStateError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from nodemanager.deadline import within
 from nodemanager.http_ask import NotHttpError, Place, Request, ask
 
 
@@ -47,7 +48,7 @@ class Progress:
         if not self._names:
             return False
         try:
-            answer = await asyncio.wait_for(ask(self._place, self._request), limit)
+            answer = await within(limit, ask(self._place, self._request))
         except (OSError, NotHttpError, asyncio.TimeoutError):
             return False
         total = sum_of_counters(answer.body, self._names) if answer.status == 200 else None

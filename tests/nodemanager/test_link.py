@@ -45,7 +45,8 @@ async def linked(node: Node, *ports: int, refused_seconds: float = 0.2) -> Async
         assert not task.done(), task
     finally:
         task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        done, _ = await asyncio.wait({task}, timeout=10.0)
+        assert done, "a link that is told to end ends"
 
 
 async def test_register_first_then_beats_and_commands() -> None:
