@@ -16,10 +16,11 @@ from motor_rpc import control_pb2 as pb
 from controller.api import wire
 from controller.api.prober import Prober, canary_for
 from controller.config.plan import LoadedDeployment
+from controller.config.reported_profiles import Remarks, ReportedProfiles
 from controller.core import actions as a
 from controller.core import events as e
 from controller.core.core import Core
-from controller.core.model import GenerationRecord, OperatorState, SlotKey
+from controller.core.model import GenerationRecord, NodeOffer, OperatorState, SlotKey
 from controller.core.state import CoreState
 from controller.store.interface import Store, StoreError
 
@@ -42,6 +43,7 @@ class ControllerService:
 
     def __init__(self, deployment: LoadedDeployment, store: Store, clock: Callable[[], float] = time.monotonic) -> None:
         self.deployment = deployment
+        self._profiles = ReportedProfiles(deployment)
         self.clock = clock
         self.wall_offset = time.time() - clock()  # wall clock of an event: its time plus this
         self.sessions: dict[str, Session] = {}
@@ -97,6 +99,12 @@ class ControllerService:
         epoch = await loop.run_in_executor(self._store_thread, self._store.raise_epoch, seen + 1)
         self.state.epoch = max(self.state.epoch, epoch)
         log.warning("a node has seen epoch %d; this controller continues with %d", seen, self.state.epoch)
+
+    async def judge(self, offer: NodeOffer) -> tuple[NodeOffer, Remarks]:
+        """A node's offer with what stands against its engine profile, and what is to be told of it."""
+        if self._profiles.is_known(offer):
+            return self._profiles.judge(offer)
+        return await asyncio.to_thread(self._profiles.judge, offer)  # it reads files
 
     @property
     def state(self) -> CoreState:
@@ -165,7 +173,8 @@ class ControllerService:
         match action:
             case a.SendPrepare() | a.SendStart():
                 role = plan.instance(action.slot.instance).role
-                spec = self.deployment.engines[action.slot.instance]
+                node = self.state.nodes.get(node_id)
+                spec = self._profiles.engine(action.slot.instance, node.offer if node else None)
                 try:
                     if isinstance(action, a.SendPrepare):
                         self._send(node_id, prepare=wire.prepare(action, role, spec, RESERVATION_SECONDS, time.time()))

@@ -16,6 +16,7 @@ from nodemanager.limits import Limits
 DEFAULT_PATH = Path("/etc/motor/nodemanager.yaml")
 DEFAULT_CONTROLLER_PORT = 1028
 NEVER = "never"
+DEVICE_FILES = {"nvidia": "/dev/nvidia{}", "ascend": "/dev/davinci{}"}
 
 
 class ConfigError(Exception):
@@ -52,6 +53,11 @@ class Devices(_Strict):
 
     def all(self) -> list[str]:
         return list(self.names) if self.names else [str(number) for number in range(self.count or 0)]
+
+    def file_of(self, name: str) -> str | None:
+        """The device's file; None where there is none one can look for: only devices called by number have one."""
+        pattern = DEVICE_FILES.get(self.kind)
+        return pattern.format(name) if pattern and name.isdigit() else None
 
 
 class Engine(_Strict):

@@ -22,6 +22,11 @@ DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 # Names that engines take their place in the world from; the command line alone decides that.
 SCRUBBED = re.compile(r"(VLLM_DP_.*|RANK|WORLD_SIZE|LOCAL_RANK|MASTER_ADDR|MASTER_PORT)\Z")
+# A rank table, HCCL's older way to say who is who, fixes what Motor assigns. Only the node's own file may hand one on.
+RANK_TABLE = re.compile(r"(RANK_TABLE_FILE|RANK_ID|RANK_SIZE)\Z")
+# Settings of HCCL in the manager's own environment are left-overs of somebody's shell; an engine's come from the
+# deployment, the node file and env_scripts.
+HCCL = re.compile(r"HCCL_")
 # Names that decide which code is loaded; only the node's own file may set them.
 NODE_ONLY = re.compile(r"(PYTHON|LD_)")
 # What bash itself adds to the environment of `env`.
@@ -115,6 +120,17 @@ async def _source(scripts: list[str]) -> dict[str, str]:
     return result
 
 
+def left_out(own: Mapping[str, str] | None = None) -> list[str]:
+    """Names of the manager's own environment that would have reached an engine started by hand, and changed it."""
+    inherited = os.environ if own is None else own
+    return sorted(name for name in inherited if SCRUBBED.match(name) or RANK_TABLE.match(name) or HCCL.match(name))
+
+
+def rank_table(env: Mapping[str, str]) -> list[str]:
+    """Names in `env` that give an engine a rank table."""
+    return sorted(name for name in env if RANK_TABLE.match(name))
+
+
 def refused_names(env: Mapping[str, str]) -> list[str]:
     """Names a controller may not set."""
     return sorted(name for name in env if NODE_ONLY.match(name))
@@ -161,12 +177,11 @@ def compose(
     }
     for source, layer in layers.items():
         for name, value in layer.items():
-            if SCRUBBED.match(name):
+            if SCRUBBED.match(name) or (RANK_TABLE.match(name) and layer is not engine):
                 scrubbed[name] = source
             else:
                 values[name] = value
-    inherited = os.environ if own is None else own
-    scrubbed.update({name: "manager" for name in inherited if SCRUBBED.match(name)})
+    scrubbed.update(dict.fromkeys(left_out(own), "manager"))
     values.update(marks)
     # vLLM's setproctitle overwrites the environment block otherwise, and with it the marks.
     values["SPT_NOENV"] = "1"

@@ -80,6 +80,7 @@ class Link:
         self._backoff = backoff
         self._refused_seconds = refused_seconds
         self._outgoing: asyncio.Queue[pb.NodeMessage] | None = None
+        self._renewal: asyncio.Future[str] | None = None  # of the present session
         self.state = LinkState()
 
     def send(self, message: pb.NodeMessage) -> bool:
@@ -88,6 +89,11 @@ class Link:
             return False
         self._outgoing.put_nowait(message)
         return True
+
+    def renew(self, reason: str) -> None:
+        """End the present session, so that the node registers anew: what it offers has changed."""
+        if self._renewal is not None and not self._renewal.done():
+            self._renewal.set_result(reason)
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -149,6 +155,7 @@ class Link:
                     asyncio.create_task(self._write(call, outgoing)),
                     asyncio.create_task(self._beat(outgoing, registered.heartbeat_interval_seconds)),
                     asyncio.create_task(self._read(call)),
+                    asyncio.create_task(self._until_renewed()),
                 ]
                 done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
@@ -163,6 +170,10 @@ class Link:
                 for task in tasks:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _until_renewed(self) -> None:
+        self._renewal = asyncio.get_running_loop().create_future()
+        raise SessionEnded(f"registering again: {await self._renewal}")
 
     async def _introduce(self, call: Call, register: pb.RegisterMsg) -> pb.Registered:
         """Register and wait for the first answer."""

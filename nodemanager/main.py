@@ -17,6 +17,7 @@ import click
 from motor_rpc import sd_notify as notify
 
 from nodemanager.config import DEFAULT_PATH, ConfigError, NodeConfig, load
+from nodemanager.devices import with_found_devices
 from nodemanager.node_status import node_status
 from nodemanager.records import RecordError, Records
 from nodemanager.service import MANAGER_LOG, NodeManager, motor_version
@@ -85,6 +86,7 @@ def run_manager(config: NodeConfig) -> int:
     except (RecordError, OSError) as error:
         click.echo(f"motor-nodemanager: {error}", err=True)
         return 1
+    config = with_found_devices(config)
     try:
         asyncio.run(_serve(NodeManager(config, records, node_id, incarnation)))
     finally:

@@ -139,7 +139,8 @@ class Preparer:
         items = [address]
         if address.ok:
             items.append(machine_checks.interface(message.address))
-        return [*items, checks.check_devices(self._config, list(message.devices), self.leased(key))]
+        devices = checks.check_devices(self._config, list(message.devices), self.leased(key))
+        return [*items, devices, checks.environment_item(self._config, message.engine)]
 
     async def _look(
         self, key: SlotKey, message: pb.PrepareMsg, report: pb.PrepareReport, reserved: Reservation
@@ -152,17 +153,19 @@ class Preparer:
         left = await checks.left_overs_item(self._owner, key, self._held().generations.get(key))
         taken = await self._taken_ports(message)
         devices = [device for device in message.devices if device in config.devices.all()]
-        (engine, version), model, files, (machine, driver) = await asyncio.gather(
+        (engine, version), (toolkit, cann), model, files, (machine, driver) = await asyncio.gather(
             checks.engine_item(config, self._versions, message.engine, message.engine_version),
+            checks.toolkit_item(config, self._versions, message.engine),
             check_model(message.model, config.model_roots, config.allow_hub_models, config.limits.file_seconds),
             checks.device_files_item(config, devices),
             machine_checks.machine_items(config, devices),
         )
         report.engine_version, report.model_digest, report.driver_version = version, model.digest, driver.version
+        report.toolkit_version = cann.version
         report.taken_ports.extend(sorted(taken))
         reserved.model_path = model.path
         ports = checks.ports_item(message, taken)
-        return [left, engine, Item("model", model.ok, model.detail), ports, files, *machine]
+        return [left, engine, toolkit, Item("model", model.ok, model.detail), ports, files, *machine]
 
     def leased(self, key: SlotKey) -> dict[str, SlotKey]:
         """Device -> slot, of engines and reservations of all slots but `key`."""

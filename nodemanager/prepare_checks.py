@@ -6,12 +6,14 @@ from collections.abc import Mapping
 
 from motor_rpc import control_pb2 as pb
 
-from nodemanager import left_overs, netif
+from nodemanager import environment, left_overs, netif
 from nodemanager.aside import in_thread
 from nodemanager.config import NodeConfig
+from nodemanager.drivers import Driver, cann_version
 from nodemanager.engine_offer import Versions
+from nodemanager.environment import EngineEnvironmentError
 from nodemanager.file_child import FileError, exists
-from nodemanager.items import Item
+from nodemanager.items import Item, warning
 from nodemanager.ports import show_taken
 from nodemanager.slots import SlotKey
 
@@ -42,9 +44,8 @@ def check_devices(config: NodeConfig, wanted: list[str], leased: Mapping[str, Sl
 
 
 async def device_files_item(config: NodeConfig, wanted: list[str]) -> Item:
-    """Are the devices there? Only those that are called by number have a file one can look for."""
-    pattern = {"nvidia": "/dev/nvidia{}", "ascend": "/dev/davinci{}"}.get(config.devices.kind)
-    paths = [pattern.format(device) for device in wanted if pattern is not None and device.isdigit()]
+    """Are the devices there?"""
+    paths = [path for device in wanted if (path := config.devices.file_of(device)) is not None]
     try:
         missing = [path for path in paths if not await exists(path, config.limits.file_seconds)]
     except FileError as error:
@@ -77,10 +78,38 @@ async def engine_item(config: NodeConfig, versions: Versions, name: str, expecte
     found = await versions.of(name, engine)
     if found.error:
         return Item("engine", False, found.error), ""
+    if change := versions.change(name, found):
+        return Item("engine", False, f"{change}; the node registers again, and is asked anew"), str(found)
     if expected and found.version != expected:
         detail = f"expected version {expected} as the rest of the group, got {found.version}; install the same"
-        return Item("engine", False, detail), found.version
-    return Item("engine", True, f"{name} {found.version}"), found.version
+        return Item("engine", False, detail), str(found)
+    return Item("engine", True, f"{name} {found}"), str(found)
+
+
+def environment_item(config: NodeConfig, name: str) -> Item:
+    """What of the manager's own environment the engine will not get, and a rank table that it will."""
+    said = []
+    if names := environment.left_out():
+        said.append(f"not passed on from the manager's environment: {', '.join(names)}; clear its unit or shell")
+    engine = config.engines.get(name)
+    if engine is not None and (names := environment.rank_table(engine.env)):
+        said.append(f"passed on as the node file says: {', '.join(names)}; Motor makes no rank table and checks none")
+    return warning("environment", "; ".join(said)) if said else Item("environment", True, "nothing to leave out")
+
+
+async def toolkit_item(config: NodeConfig, versions: Versions, name: str) -> tuple[Item, Driver]:
+    """CANN as the engine will find it. Not knowing its version refuses nothing."""
+    engine = config.engines.get(name)
+    if config.devices.kind != "ascend" or engine is None:
+        return Item("toolkit", True, "none needed"), Driver("", "none needed")
+    try:
+        env = await versions.environment(engine)
+    except EngineEnvironmentError as error:
+        return warning("toolkit", f"CANN: {error}"), Driver("", str(error))
+    found = await cann_version(env, config.limits.file_seconds)
+    if found.version:
+        return Item("toolkit", True, f"CANN {found.version} ({found.detail})"), found
+    return warning("toolkit", f"version of CANN {found.detail}"), found
 
 
 def wanted_ports(message: pb.PrepareMsg) -> list[int]:

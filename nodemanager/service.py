@@ -176,7 +176,7 @@ class NodeManager:
         config = self.config
         self.logs.cancel_all()  # they were asked for in an earlier session
         self.address = netif.data_address(config.address, config.endpoints(), config.allow_loopback)
-        offers = await asyncio.gather(*(self.versions.of(name, engine) for name, engine in config.engines.items()))
+        offers = await asyncio.gather(*(self.versions.offer(name, engine) for name, engine in config.engines.items()))
         looks = [asyncio.create_task(one.looked.wait()) for one in self.slots.values()]
         if looks:
             _, late = await asyncio.wait(looks, timeout=FIRST_LOOK_SECONDS)
@@ -188,7 +188,7 @@ class NodeManager:
             address=self.address, role=config.role or "", labels=config.labels,
             device_kind=config.devices.kind, devices=config.devices.all(),
             engines=[
-                pb.EngineOffer(name=name, version=found.version, error=found.error)
+                pb.EngineOffer(name=name, version=found.version, error=found.error, profile=found.profile)
                 for name, found in zip(config.engines, offers, strict=True)
             ],
             allow_loopback=config.allow_loopback, expected_nnodes=config.expected_nnodes or 0,
@@ -307,6 +307,10 @@ class NodeManager:
             if item.detail.startswith(WARNING):
                 log.warning("%s generation %d prepare: %s: %s", key, message.generation, item.name, item.detail)
         self.link.send(pb.NodeMessage(prepare_report=report))
+        if engine := self.config.engines.get(message.engine):
+            found = await self.versions.of(message.engine, engine)
+            if change := self.versions.change(message.engine, found):
+                self.link.renew(change)
 
     async def _release(self, key: SlotKey, message: pb.ReleaseMsg, epoch: int) -> None:
         self.preparer.release(key, message.generation)

@@ -69,6 +69,8 @@ class Instance(BaseModel):
     dp_size: int
     nnodes: int
     restart_scope: str
+    engine_profile: str = Field(description="that of its nodes, or of deploy.json where it pins one")
+    engine_profile_reason: str
     generation: int
     problems: list[str]
     groups: list[Group]

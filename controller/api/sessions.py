@@ -77,6 +77,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
             return
         service = self._service
         await service.raise_epoch(wire.newest_epoch(first))
+        offer, remarks = await service.judge(wire.offer(first))
         session = NodeSession(f"s{next(self._numbers)}")
         session.last_heard = service.clock()
         service.sessions[session.session_id] = session
@@ -92,9 +93,10 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
                     service.nonce(),
                     session.session_id,
                     first.deployment_id,
-                    wire.offer(first),
+                    offer,
                     tuple(wire.report(held) for held in first.holdings),
                     wire.seen(first),
+                    remarks,
                 )
             )
             reader = asyncio.create_task(self._read(session, node_id, context))

@@ -45,6 +45,7 @@ def offer(message: pb.RegisterMsg) -> NodeOffer:
         device_kind=message.device_kind,
         devices=tuple(message.devices),
         engines={engine.name: engine.version for engine in message.engines},
+        profiles={engine.name: engine.profile for engine in message.engines},
         expected_nnodes=message.expected_nnodes,
         expected_model=message.expected_model,
         hostname=message.hostname,
@@ -128,6 +129,7 @@ def event(body: pb.NodeMessage, session: str, node_id: str, now: float, nonce: s
             r.model_digest,
             r.engine_version,
             r.driver_version,
+            r.toolkit_version,
             tuple(r.taken_ports),
         )
     if kind == "command_refused":

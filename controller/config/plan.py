@@ -52,6 +52,7 @@ class LoadedDeployment:
     warnings: tuple[Problem, ...]
     coordinator: Mapping[str, Any]  # motor_coordinator_config as written
     dispatch: DispatchChoice | None  # how a router has to send requests; None without a prefill/decode pair
+    document: Document  # what it was made from
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,7 @@ def deployment_from(document: Document) -> LoadedDeployment:
         allow_loopback=sections.controller.allow_loopback,
     )
     warnings = tuple(p for p in findings.problems if p.severity is Severity.WARNING)
-    return LoadedDeployment(document.file, plan, engines, choices, settings, warnings, coordinator, dispatch)
+    return LoadedDeployment(document.file, plan, engines, choices, settings, warnings, coordinator, dispatch, document)
 
 
 def section_digest(section: Mapping[str, Any], kv: KvPlan | None = None) -> str:
@@ -182,7 +183,9 @@ def _instance_plan(name: str, engine: EngineInput, spec: EngineSpec, ports: Role
         api_ports=ports.api,
         dp_rpc_ports=ports.dp_rpc,
         api_on_every_group=spec.translation is not Translation.NATIVE_INTERNAL,
-        # A profile that was only assumed fits any version; one that the file pins fits its own.
+        # A profile that was only assumed follows the nodes (reported_profiles.py); one that the file pins fits its own.
         engine_versions=() if engine.choice.assumed else (engine.profile.version,),
+        engine_profile=engine.profile.name,
+        profile_reason=f"assumed: {engine.choice.reason}" if engine.choice.assumed else engine.choice.reason,
         hang=hang_settings(engine.engine.health_check_config),
     )

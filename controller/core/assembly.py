@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Iterable
 
 from controller.core import placement
 from controller.core.actions import SendForget, SendStop, StoreRecord, TellPlacement
@@ -47,6 +48,21 @@ def refill(s: CoreState, scope: ScopeState) -> None:
     update_completeness(s, scope)
 
 
+def vacate_misfits(s: CoreState, scope: ScopeState, slots: Iterable[SlotKey]) -> None:
+    """A node may come back with another engine, other devices or another role: it gives up those of `slots`, all of
+    this scope, that it fits no more, as long as nothing runs there."""
+    if scope.recovered or scope.phase not in (Phase.ASSEMBLING, Phase.BACKOFF, Phase.STOPPED):
+        return
+    for slot in sorted(slots):
+        node = s.node_of(slot)
+        why = misfit(node.offer, scope.plan) if node is not None and node.connected else None
+        if node is None or why is None:
+            continue
+        placement.unseat(s, scope, slot, "misfit", f"node {node.offer.node_id} does not fit any more: {why}")
+        tell_placement(s, node)
+        refill(s, scope)
+
+
 def tell_placement(s: CoreState, node: NodeState) -> None:
     """Tell a node what it is: assigned, spare, or rejected with every instance's reason."""
     if not node.connected:
@@ -87,7 +103,9 @@ def try_start(s: CoreState, scope: ScopeState) -> None:
         return
     if instance.started:
         if scope.phase is Phase.ASSEMBLING and not scope.vacant and not scope.away and not scope.recovered:
-            begin_generation(s, scope)
+            vacate_misfits(s, scope, scope.members)
+            if not scope.vacant:
+                begin_generation(s, scope)
         return
     if instance.incomplete:
         return

@@ -26,6 +26,7 @@ class NodeRegistered(Event):
     offer: NodeOffer
     holdings: tuple[MemberReport, ...] = ()
     seen: tuple[tuple[SlotKey, int], ...] = ()  # newest generation the node has ever obeyed, by slot
+    remarks: tuple[tuple[str, str], ...] = ()  # (instance, sentence) worth a line of the story, told once
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,7 @@ class PrepareReported(Event):
     model_digest: str = ""
     engine_version: str = ""
     driver_version: str = ""
+    toolkit_version: str = ""  # CANN's, on Ascend
     taken_ports: tuple[int, ...] = ()  # held by something that is not ours
 
     def only_ports(self) -> bool:

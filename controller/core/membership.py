@@ -20,11 +20,14 @@ def node_registered(s: CoreState, event: NodeRegistered) -> None:
         s.emit(RefuseNode(event.session, code, reason, retry))
         return
     node = _admit(s, event)
+    for subject, sentence in event.remarks:
+        s.say(subject, "engine_profile", sentence)
     for slot, generation in event.seen:
         instance = s.instances.get(slot.instance)
         if instance is not None:  # a node would refuse anything older (rule 6)
             instance.generation = max(instance.generation, generation)
     node.looked_at = False
+    _give_up_misfits(s, node)
     _take_holdings(s, node, event.holdings)
     node.looked_at = True
     assembly.node_has_room(s, node)
@@ -104,6 +107,19 @@ def _admit(s: CoreState, event: NodeRegistered) -> NodeState:
             scope.away.discard(slot)
             assembly.update_completeness(s, scope)
     return node
+
+
+def _give_up_misfits(s: CoreState, node: NodeState) -> None:
+    """What came back may be another engine than what was seated here."""
+    for slot in sorted(node.slots):
+        scope = s.scope_of(slot)
+        if scope is None or scope.recovered:
+            continue
+        why = placement.misfit(node.offer, scope.plan)
+        if why and scope.phase is Phase.PREPARING:
+            starting.refuse(s, scope, {slot: f"node {node.offer.node_id} does not fit any more: {why}"})
+        elif why:
+            assembly.vacate_misfits(s, scope, [slot])
 
 
 def _take_holdings(s: CoreState, node: NodeState, holdings: tuple[MemberReport, ...]) -> None:

@@ -78,6 +78,8 @@ class InstancePlan:
     dp_rpc_ports: PortRange | None  # native translations only
     api_on_every_group: bool = True  # False: native_internal, one API server for the whole instance
     engine_versions: tuple[str, ...] = ()  # version prefixes that fit the profile; empty = any
+    engine_profile: str = ""  # the profile that the plan was made with, "vllm@0.32"
+    profile_reason: str = ""  # why this one; one sentence without a full stop
     hang: HangSettings = HangSettings()
 
     def slots(self) -> list[SlotKey]:
@@ -165,6 +167,10 @@ class NodeOffer:
     device_kind: str = "cpu"
     devices: tuple[str, ...] = ()
     engines: Mapping[str, str] = field(default_factory=dict)  # name -> version ("" = unknown)
+    profiles: Mapping[str, str] = field(default_factory=dict)  # name -> engine profile, "vllm@0.32.0" ("" = unknown)
+    # Instance -> why the deployment does not work with the engine profile of this node. The node does not say so
+    # itself: whoever makes the offer has tried the file under that profile.
+    obstacles: Mapping[str, str] = field(default_factory=dict)
     expected_nnodes: int = 0
     expected_model: str = ""
     hostname: str = ""

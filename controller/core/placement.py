@@ -17,10 +17,10 @@ def misfit(offer: NodeOffer, plan: InstancePlan) -> str | None:
     if plan.engine not in offer.engines:
         have = ", ".join(sorted(offer.engines)) or "none"
         return f"{plan.name} needs engine '{plan.engine}', the node's file has: {have}; add it under `engines`"
-    version = offer.engines[plan.engine]
-    if version and plan.engine_versions and not any(_has_prefix(version, p) for p in plan.engine_versions):
-        wanted = " or ".join(plan.engine_versions)
-        return f"{plan.name} needs {plan.engine} {wanted}, the node has {version}"
+    if wrong := _wrong_version(offer, plan):
+        return wrong
+    if plan.name in offer.obstacles:
+        return f"{plan.name}: {offer.obstacles[plan.name]}"
     if len(offer.devices) < plan.devices_per_slot:
         return (
             f"{plan.name} needs {plan.devices_per_slot} devices per node, the node offers {len(offer.devices)}; "
@@ -30,6 +30,25 @@ def misfit(offer: NodeOffer, plan: InstancePlan) -> str | None:
         return f"the node expects nnodes {offer.expected_nnodes}, {plan.name} has {plan.nnodes}"
     if offer.expected_model and offer.expected_model != plan.model:
         return f"the node expects model {offer.expected_model}, {plan.name} serves {plan.model}"
+    return None
+
+
+def _wrong_version(offer: NodeOffer, plan: InstancePlan) -> str | None:
+    """Where the file pins the engine's profile: is the node's engine that one? A plug-in brings a profile and a version
+    of its own; a version whose profile is unknown is compared as it is, and an unknown version fits."""
+    if not plan.engine_versions:
+        return None
+    wanted = " or ".join(plan.engine_versions)
+    engine, _, version = offer.profiles.get(plan.engine, "").partition("@")
+    wanted_engine = plan.engine_profile.partition("@")[0]
+    if engine and wanted_engine and engine != wanted_engine:
+        return (
+            f"{plan.name} needs {wanted_engine} {wanted}, the node has {engine} {version}; pin another engine_profile, "
+            "or, where the node's file gives a `version`, set `distribution` beside it"
+        )
+    version = version or offer.engines[plan.engine]
+    if version and not any(_has_prefix(version, prefix) for prefix in plan.engine_versions):
+        return f"{plan.name} needs {wanted_engine or plan.engine} {wanted}, the node has {version}"
     return None
 
 
@@ -80,10 +99,20 @@ def in_the_way(s: CoreState, node: NodeState, scope: ScopeState, slot: SlotKey) 
             continue
         if other.node_id == node.offer.node_id:
             return "fills another slot of this group"
-        mate = s.nodes[other.node_id].offer.engines.get(scope.plan.engine, "")
-        mine = node.offer.engines.get(scope.plan.engine, "")
-        if mate and mine and mate != mine:
-            return f"has {scope.plan.engine} {mine}, the group has {mate}"
+        if odd := _unlike(node.offer, s.nodes[other.node_id].offer, scope.plan.engine):
+            return odd
+    master = scope.members[scope.plan.world_master(slot)].node_id  # in a world over all groups: of another group
+    if master is not None and slot != scope.plan.world_master(slot):
+        return _unlike(node.offer, s.nodes[master].offer, scope.plan.engine)
+    return None
+
+
+def _unlike(mine: NodeOffer, mate: NodeOffer, engine: str) -> str | None:
+    """A gang needs one version of the engine, and of its plug-in: nothing in the engine would say so."""
+    for of_mine, of_mate in ((mine.engines, mate.engines), (mine.profiles, mate.profiles)):
+        one, other = of_mine.get(engine, ""), of_mate.get(engine, "")
+        if one and other and one != other:
+            return f"has {engine} {one}, its gang has {other}"
     return None
 
 

@@ -68,7 +68,7 @@ def prepare_reported(s: CoreState, event: PrepareReported) -> None:
     member = scope.members[event.slot]
     if member.node_id != event.node_id:
         return
-    member.found = (event.model_digest, event.engine_version, event.driver_version)
+    member.found = (event.model_digest, event.engine_version, event.driver_version, event.toolkit_version)
     if not event.ok and event.only_ports():
         replan_ports(s, scope, member, event)
     elif not event.ok:
@@ -90,15 +90,19 @@ def member_prepared(s: CoreState, scope: ScopeState, member: Member) -> None:
         start(s, scope)
 
 
+#: what `Member.found` holds, for people
+COMPARED = ("model files", "engine", "driver", "CANN")
+
+
 def unlike_their_master(scope: ScopeState) -> dict[SlotKey, str]:
-    """Members whose model, engine or driver differs from their group's node_rank 0: nothing in the engine would say
-    so, it would hang or compute nonsense."""
+    """Members whose model, engine or driver differs from the master of their engine world: nothing in the engine would
+    say so, it would hang or compute nonsense."""
     odd: dict[SlotKey, str] = {}
     for slot, member in scope.members.items():
-        master = scope.members[SlotKey(slot.instance, slot.dp_rank, 0)]
-        for what, mine, its in zip(("model files", "engine", "driver"), member.found, master.found, strict=True):
+        master = scope.members[scope.plan.world_master(slot)]
+        for what, mine, its in zip(COMPARED, member.found, master.found, strict=True):
             if mine and its and mine != its:
-                odd[slot] = f"node {member.node_id} has {what} {mine}, node {master.node_id} (node_rank 0) has {its}"
+                odd[slot] = f"node {member.node_id} has {what} {mine}, node {master.node_id} (the master) has {its}"
     return odd
 
 

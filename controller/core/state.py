@@ -99,7 +99,8 @@ class Member:
     vacant_since: float = 0.0
     placement: Placement | None = None  # fixed by the generation's record
     prepared: bool = False
-    found: tuple[str, str, str] = ("", "", "")  # model digest, engine version, driver version, as prepare found them
+    #: model digest, versions of engine, driver and toolkit, as prepare found them
+    found: tuple[str, str, str, str] = ("", "", "", "")
     report: MemberReport | None = None
     reported_at: float = 0.0
     group_ready_told: bool = False

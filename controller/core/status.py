@@ -45,10 +45,22 @@ def instance(s: CoreState, i: InstanceState, now: float) -> dict[str, Any]:
         "dp_size": i.plan.dp_size,
         "nnodes": i.plan.nnodes,
         "restart_scope": i.plan.scope.value,
+        **_engine_profile(s, i),
         "generation": i.generation,
         "problems": [f"{scope.scope_id}: {explain(s, scope, now)}" for scope in i.scopes.values() if not _quiet(scope)],
         "groups": groups,
     }
+
+
+def _engine_profile(s: CoreState, i: InstanceState) -> dict[str, str]:
+    """Which engine profile it runs under, and why: that of its nodes where the file pins none."""
+    if i.plan.engine_versions:
+        return {"engine_profile": i.plan.engine_profile, "engine_profile_reason": i.plan.profile_reason}
+    nodes = [s.nodes[m.node_id] for scope in i.scopes.values() for m in scope.members.values() if m.node_id]
+    reported = sorted({name for node in nodes if (name := node.offer.profiles.get(i.plan.engine))})
+    if reported:
+        return {"engine_profile": ", ".join(reported), "engine_profile_reason": "reported by its nodes"}
+    return {"engine_profile": i.plan.engine_profile, "engine_profile_reason": i.plan.profile_reason}
 
 
 def instance_state(i: InstanceState, ready_groups: int) -> str:

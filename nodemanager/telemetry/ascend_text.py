@@ -44,12 +44,25 @@ class Usage:
 
 
 def parse_mapping(text: str) -> dict[str, Chip]:
-    """`npu-smi info -m`: logic id, which torch and ASCEND_RT_VISIBLE_DEVICES count by -> chip.
+    """`npu-smi info -m`: logic id, which torch and ASCEND_RT_VISIBLE_DEVICES count by -> chip."""
+    return {row.name: row.chip for row in parse_mapping_rows(text)}
 
-    Rows of management controllers (Mcu) hold `-` for it. 950PR prints no logic id; its physical id stands for it.
+
+@dataclass(frozen=True)
+class MappedChip:
+    """One chip of `npu-smi info -m`."""
+
+    name: str  # logic id
+    chip: Chip
+    physical: int | None  # the number in /dev/davinciN; None where the tool does not print it
+
+
+def parse_mapping_rows(text: str) -> list[MappedChip]:
+    """Rows of management controllers (Mcu) hold `-` for the logic id, and are left out. 950PR prints no logic id; its
+    physical id stands for it.
     """
     columns: list[str] = []
-    found: dict[str, Chip] = {}
+    found: dict[str, MappedChip] = {}
     for line in text.splitlines():
         if "NPU ID" in line and "Chip ID" in line:
             columns = sorted((name for name in _MAPPING_COLUMNS if name in line), key=lambda name: line.index(name))
@@ -58,8 +71,9 @@ def parse_mapping(text: str) -> dict[str, Chip]:
         name = row.get("Chip Logic ID", row.get("Chip Phy-ID", ""))
         npu, chip = row.get("NPU ID", ""), row.get("Chip ID", "")
         if name.isdigit() and npu.isdigit() and chip.isdigit():
-            found[name] = Chip(int(npu), int(chip))
-    return found
+            physical = row.get("Chip Phy-ID", "")
+            found[name] = MappedChip(name, Chip(int(npu), int(chip)), int(physical) if physical.isdigit() else None)
+    return list(found.values())
 
 
 class WatchParser:

@@ -86,14 +86,16 @@ class Slot(_message.Message):
     def __init__(self, instance: _Optional[str] = ..., dp_rank: _Optional[int] = ..., node_rank: _Optional[int] = ...) -> None: ...
 
 class EngineOffer(_message.Message):
-    __slots__ = ("name", "version", "error")
+    __slots__ = ("name", "version", "error", "profile")
     NAME_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    PROFILE_FIELD_NUMBER: _ClassVar[int]
     name: str
     version: str
     error: str
-    def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ..., error: _Optional[str] = ...) -> None: ...
+    profile: str
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ..., error: _Optional[str] = ..., profile: _Optional[str] = ...) -> None: ...
 
 class RegisterMsg(_message.Message):
     __slots__ = ("protocol", "node_id", "incarnation", "boot_id", "deployment_id", "hostname", "motor_version", "address", "role", "labels", "device_kind", "devices", "engines", "allow_loopback", "expected_nnodes", "expected_model", "holdings", "seen")
@@ -351,7 +353,7 @@ class PrepareItem(_message.Message):
     def __init__(self, name: _Optional[str] = ..., ok: bool = ..., detail: _Optional[str] = ...) -> None: ...
 
 class PrepareReport(_message.Message):
-    __slots__ = ("slot", "generation", "ok", "items", "model_digest", "engine_version", "taken_ports", "driver_version")
+    __slots__ = ("slot", "generation", "ok", "items", "model_digest", "engine_version", "taken_ports", "driver_version", "toolkit_version")
     SLOT_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     OK_FIELD_NUMBER: _ClassVar[int]
@@ -360,6 +362,7 @@ class PrepareReport(_message.Message):
     ENGINE_VERSION_FIELD_NUMBER: _ClassVar[int]
     TAKEN_PORTS_FIELD_NUMBER: _ClassVar[int]
     DRIVER_VERSION_FIELD_NUMBER: _ClassVar[int]
+    TOOLKIT_VERSION_FIELD_NUMBER: _ClassVar[int]
     slot: Slot
     generation: int
     ok: bool
@@ -368,7 +371,8 @@ class PrepareReport(_message.Message):
     engine_version: str
     taken_ports: _containers.RepeatedScalarFieldContainer[int]
     driver_version: str
-    def __init__(self, slot: _Optional[_Union[Slot, _Mapping]] = ..., generation: _Optional[int] = ..., ok: bool = ..., items: _Optional[_Iterable[_Union[PrepareItem, _Mapping]]] = ..., model_digest: _Optional[str] = ..., engine_version: _Optional[str] = ..., taken_ports: _Optional[_Iterable[int]] = ..., driver_version: _Optional[str] = ...) -> None: ...
+    toolkit_version: str
+    def __init__(self, slot: _Optional[_Union[Slot, _Mapping]] = ..., generation: _Optional[int] = ..., ok: bool = ..., items: _Optional[_Iterable[_Union[PrepareItem, _Mapping]]] = ..., model_digest: _Optional[str] = ..., engine_version: _Optional[str] = ..., taken_ports: _Optional[_Iterable[int]] = ..., driver_version: _Optional[str] = ..., toolkit_version: _Optional[str] = ...) -> None: ...
 
 class ReleaseMsg(_message.Message):
     __slots__ = ("slot", "generation", "reason")

@@ -29,8 +29,9 @@ async def test_two_nodes_from_registration_to_stop(place: Path) -> None:
         assert all(report.ok for report in reports), reports
         assert reports[0].model_digest == reports[1].model_digest != ""
         assert [item.name for item in reports[0].items] == [
-            "address", "interface", "devices", "clock", "left_overs", "engine", "model", "ports", "device_files", "shm",
-            "disk", "device_memory", "memory", "memlock", "open_files", "driver", "master",
+            "address", "interface", "devices", "environment", "clock", "left_overs", "engine", "toolkit", "model",
+            "ports", "device_files", "shm", "disk", "device_memory", "memory", "memlock", "open_files", "driver",
+            "master",
         ]  # fmt: skip
 
         for rank, session in enumerate(sessions):

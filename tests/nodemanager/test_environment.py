@@ -50,6 +50,24 @@ def test_topology_is_scrubbed_and_reported(name: str, layer: str) -> None:
     assert name not in result.values and name in result.scrubbed
 
 
+@pytest.mark.parametrize("name", ["RANK_TABLE_FILE", "RANK_ID", "RANK_SIZE"])
+def test_a_rank_table_comes_from_the_node_file_only(name: str) -> None:
+    for layer in ("scripts", "command", "node"):
+        result = made(**{layer: {name: "1"}})
+        assert name not in result.values and name in result.scrubbed
+    result = made(engine={name: "1"})
+    assert result.values[name] == "1" and name not in result.scrubbed
+
+
+def test_left_overs_of_the_manager_are_reported() -> None:
+    own = {**OWN, "RANK_TABLE_FILE": "/x.json", "HCCL_IF_IP": "10.9.9.9", "HCCL_BUFFSIZE": "1"}
+    assert environment.left_out(own) == ["HCCL_BUFFSIZE", "HCCL_IF_IP", "RANK", "RANK_TABLE_FILE", "VLLM_DP_SIZE"]
+    result = compose({}, {"HCCL_BUFFSIZE": "768"}, {"HCCL_IF_IP": "10.0.0.1"}, {}, {}, own)
+    assert result.values["HCCL_IF_IP"] == "10.0.0.1" and result.values["HCCL_BUFFSIZE"] == "768"
+    assert "RANK_TABLE_FILE" not in result.values
+    assert set(result.scrubbed) == set(environment.left_out(own))
+
+
 @pytest.mark.parametrize("name", ["PYTHONPATH", "PYTHONHOME", "LD_PRELOAD", "LD_LIBRARY_PATH"])
 def test_the_controller_may_not_choose_code(name: str) -> None:
     with pytest.raises(EngineEnvironmentError, match=name):

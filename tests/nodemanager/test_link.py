@@ -83,6 +83,18 @@ async def test_a_broken_stream_is_dialled_again_with_a_new_registration() -> Non
         assert (first.register.incarnation, second.register.incarnation) == (1, 2)
 
 
+async def test_a_node_whose_offer_changed_registers_again() -> None:
+    node = Node()
+    async with wire.serve(wire.Controller()) as controller, linked(node, controller.port) as link:
+        first = await controller.session()
+        await until(lambda: link.state.state == "connected" and first.beats)
+        link.renew("vllm was 0.32.0, and is 0.33.0 now")
+        second = await controller.session(1)
+        assert first.over.is_set() and second.register.incarnation == 2
+        await until(lambda: second.beats > 1)
+        assert len(controller.sessions) == 2, "once"
+
+
 async def test_the_next_controller_is_tried() -> None:
     node = Node()
     async with wire.serve(wire.Controller()) as controller, linked(node, free_port(), controller.port):

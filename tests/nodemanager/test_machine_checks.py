@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import platform
 import resource
 import shutil
 import subprocess
@@ -192,6 +193,34 @@ async def test_driver_version_without_files(tmp_path: Path, monkeypatch: pytest.
     assert (await drivers.driver_version("ascend")).version == "24.1.rc3"
     assert (await drivers.driver_version("amd")).version.startswith("kernel ")
     assert (await drivers.driver_version("cpu")).version == ""
+
+
+@pytest.mark.parametrize("variable", drivers.CANN_VARIABLES)
+async def test_the_version_of_cann_is_that_of_the_engines_environment(tmp_path: Path, variable: str) -> None:
+    folder = tmp_path / f"{platform.machine()}-linux"
+    folder.mkdir()
+    file = folder / "ascend_toolkit_install.info"
+    file.write_text("package_name=Ascend-cann-toolkit\nversion=8.3.RC1\ninnerversion=V100R001C23\narch=aarch64\n")
+    assert await drivers.cann_version({variable: str(tmp_path)}) == drivers.Driver("8.3.RC1", str(file))
+    elsewhere = await drivers.cann_version({variable: str(tmp_path / "none")})
+    assert elsewhere.version == "" and "No such file" in elsewhere.detail
+
+
+async def test_prepare_reports_cann(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = place / "cann" / f"{platform.machine()}-linux"
+    folder.mkdir(parents=True)
+    (folder / "ascend_toolkit_install.info").write_text("version=8.3.RC1\n")
+    script = place / "set_env.sh"
+    script.write_text(f"export ASCEND_HOME_PATH={place / 'cann'}\n")
+    FakeTools(place / "bin", monkeypatch)
+    engine = {"command": ["sh"], "version": "0.23.0", "env_scripts": [str(script)]}
+    settings = {"devices": {"kind": "ascend", "names": ["0"]}, "limits": {"memlock_mb": 0}, "engines": {"vllm": engine}}
+    async with direct(place, **settings) as one:
+        await one.command(prepare=wire.prepare(wire.slot(), "tiny", 0, engine_version=""))
+        answer: pb.PrepareReport = await one.answer("prepare_report")
+        assert answer.toolkit_version == "8.3.RC1"
+        (item,) = [entry for entry in answer.items if entry.name == "toolkit"]
+        assert item.detail.startswith("CANN 8.3.RC1 (")
 
 
 async def test_prepare_reports_the_driver_and_refuses_occupied_devices(

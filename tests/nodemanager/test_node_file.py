@@ -32,6 +32,13 @@ def test_sample_is_valid_and_says_every_key() -> None:
         assert f"{name}:" in text, f"the sample does not explain {name}"
 
 
+def test_the_sample_for_ascend_is_valid_and_leaves_its_devices_to_be_found() -> None:
+    node = load(SAMPLE.with_name("nodemanager.ascend.yaml"))
+    assert "devices" not in node.model_fields_set
+    scripts = node.engines["vllm"].env_scripts
+    assert [script.rpartition("/")[2] for script in scripts] == ["set_env.sh", "set_env.sh"]
+
+
 def test_defaults(tmp_path: Path) -> None:
     path = tmp_path / "node.yaml"
     path.write_text(yaml.safe_dump({**LEAST, "orphan_grace": "never", "devices": {"kind": "ascend", "count": 3}}))

@@ -62,6 +62,20 @@ async def test_one_bad_item(place: Path, fields: dict[str, Any], name: str, word
         assert one.manager.preparer.leased(OTHER) == {}
 
 
+async def test_the_environment_is_reported(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = {"command": [sys.executable], "version": "0.32.0"}
+    async with direct(place, engines={"vllm": engine}) as one:
+        assert item(await report(one), "environment").detail == "nothing to leave out"
+    monkeypatch.setenv("RANK_TABLE_FILE", "/left/over.json")
+    monkeypatch.setenv("HCCL_IF_IP", "10.9.9.9")
+    async with direct(place, engines={"vllm": {**engine, "env": {"RANK_ID": "0"}}}) as one:
+        answer = await report(one)
+        detail = item(answer, "environment").detail
+        assert answer.ok and detail.startswith("WARNING: not passed on from the manager's environment: ")
+        assert "HCCL_IF_IP, RANK_TABLE_FILE" in detail
+        assert "passed on as the node file says: RANK_ID; Motor makes no rank table" in detail
+
+
 async def test_taken_port_names_its_holder(place: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -206,6 +220,72 @@ async def test_versions_are_read_without_importing(tmp_path: Path) -> None:
     assert "/nowhere/python is not there" in broken.error
     assert "set `version`" in (await versions.of("y", Engine(command=["sh"]))).error
     assert "is not there" in (await versions.of("z", Engine(command=["nowhere"], version="1"))).error
+
+
+def packages_with(folder: Path, **versions: str) -> Engine:
+    """An engine's Python that finds these distributions, and no code of theirs."""
+    packages = folder / "site-packages"
+    for name, version in versions.items():
+        info = packages / f"{name}-{version}.dist-info"
+        info.mkdir(parents=True)
+        metadata = f"Metadata-Version: 2.1\nName: {name.replace('_', '-')}\nVersion: {version}\n"
+        (info / "METADATA").write_text(metadata)
+    return Engine(python=sys.executable, env={"PYTHONPATH": str(packages)})
+
+
+@pytest.mark.parametrize(
+    ("name", "installed", "version", "profile", "shown"),
+    [
+        ("vllm", {"vllm": "0.32.0+cpu"}, "0.32.0+cpu", "vllm@0.32.0+cpu", "0.32.0+cpu"),
+        ("vllm", {"vllm": "0.23.0", "vllm_ascend": "0.23.0rc1"}, "0.23.0", "vllm_ascend@0.23.0rc1",
+         "0.23.0 (vllm_ascend@0.23.0rc1)"),
+        ("vllm_ascend", {"vllm": "0.23.0", "vllm_ascend": "0.23.0rc1"}, "0.23.0rc1", "vllm_ascend@0.23.0rc1",
+         "0.23.0rc1"),
+        ("vllm_ascend", {"vllm": "0.32.0"}, "0.32.0", "vllm@0.32.0", "0.32.0"),
+        ("atom", {"atom": "0.1.6rc1.dev323", "vllm_ascend": "0.23.0"}, "0.1.6rc1.dev323", "atom@0.1.6rc1.dev323",
+         "0.1.6rc1.dev323"),
+    ],
+)  # fmt: skip
+async def test_the_profile_is_that_of_the_plug_in_where_there_is_one(
+    tmp_path: Path, name: str, installed: dict[str, str], version: str, profile: str, shown: str
+) -> None:
+    found = await Versions(ScriptCache()).of(name, packages_with(tmp_path, **installed))
+    assert (found.error, found.version, found.profile, str(found)) == ("", version, profile, shown)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "profile"),
+    [
+        ("vllm", {}, "vllm@0.23.0"),
+        ("vllm", {"distribution": "vllm-ascend"}, "vllm_ascend@0.23.0"),
+        ("vllm-new", {}, "vllm@0.23.0"),
+        ("vllm_ascend", {}, "vllm_ascend@0.23.0"),
+        ("of-our-own", {}, ""),
+    ],
+)
+async def test_the_profile_of_a_version_that_the_node_file_says(name: str, settings: Any, profile: str) -> None:
+    engine = Engine(command=["sh"], version="0.23.0", **settings)
+    assert (await Versions(ScriptCache()).of(name, engine)).profile == profile
+
+
+async def test_an_engine_upgraded_under_the_manager_is_not_started(place: Path) -> None:
+    engine = packages_with(place, vllm="0.32.0")
+    settings = {"engines": {"vllm": {"python": sys.executable, "env": engine.env}}}
+    async with direct(place, **settings) as one:
+        registered = await one.manager.register()
+        assert registered.engines[0].profile == "vllm@0.32.0"
+        packages = place / "site-packages"
+        (packages / "vllm-0.32.0.dist-info").rename(packages / "vllm-0.33.0.dist-info")
+        (packages / "vllm-0.33.0.dist-info" / "METADATA").write_text(
+            "Metadata-Version: 2.1\nName: vllm\nVersion: 0.33.0\n"
+        )
+        os.utime(packages, (1, 1))
+        answer = await report(one)
+        assert not answer.ok
+        assert "vllm was 0.32.0 when this node registered, and is 0.33.0 now" in item(answer, "engine").detail
+        assert (await one.manager.register()).engines[0].profile == "vllm@0.33.0"
+        answer = await report(one, generation=2, engine_version="")
+        assert answer.ok, answer
 
 
 def test_final_argv_of_an_engine_that_is_a_module() -> None:
