@@ -1,4 +1,5 @@
 """Many worlds, one for each seed. Usage: python -m simulator [--seeds 2000] [--first 0] [--seed N]
+One large or long world:               python -m simulator --nodes 10000 --hours 1 [--seed N]
 
 A failing seed is printed with its last decisions; put it into tests/core/failing_seeds.txt, which `make test` replays.
 """
@@ -12,6 +13,7 @@ import sys
 import time
 import traceback
 
+from simulator.long import live_long
 from simulator.shapes import deployment
 from simulator.world import World, live
 
@@ -32,7 +34,15 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=2000)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--seed", type=int, help="this one alone")
+    parser.add_argument("--nodes", type=int, help="one world of so many nodes in groups of eight")
+    parser.add_argument("--hours", type=float, default=1.0, help="of simulated time, with --nodes")
     given = parser.parse_args()
+    if given.nodes is not None:
+        began = time.monotonic()
+        world = live_long(given.nodes, given.hours, given.seed or 0)
+        seconds = time.monotonic() - began
+        print(f"{given.nodes} nodes, {given.hours:g} h: {world.steps} events in {seconds:.0f} s, everything ready")
+        return 0
     seeds = [given.seed] if given.seed is not None else list(range(given.first, given.first + given.seeds))
     began, events, failed, told = time.monotonic(), 0, [], time.monotonic()
     with multiprocessing.Pool(min(os.cpu_count() or 1, len(seeds))) as pool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import replace
 
 from controller.core import actions as a
 from controller.core import events as e
@@ -32,6 +31,8 @@ class Cluster:
         self.epoch = 1
         self.records: dict[str, GenerationRecord] = {}
         self.nodes: dict[str, SimulatedNode] = {}
+        self.ordered: list[SimulatedNode] = []
+        self.busy: set[int] = set()  # numbers of the nodes that have said or been sent something since the last look
         self.store_queue: deque[GenerationRecord] = deque()
         self.operator = OperatorState()
         self.probes: deque[a.AskProofOfLife] = deque()
@@ -76,9 +77,11 @@ class Cluster:
                 if isinstance(action, a.SendPrepare | a.SendStart):
                     kept = self.records.get(self.core.state.scope_of(slot).scope_id)  # type: ignore[union-attr]
                     assert kept is not None and kept.generation >= generation, f"rule 9: {slot} {generation} not stored"
+                    stale = self.core.state.nodes[node_id].stale
+                    assert not stale, f"rule 5: {node_id} gets {action} before it is cleaned of {stale}"
                 addressee = self.nodes.get(node_id)
                 if addressee is not None and addressee.session is not None:
-                    addressee.inbox.append(action)
+                    addressee.receive(action)
             case _:
                 raise AssertionError(f"unknown action {action}")
 
@@ -106,8 +109,9 @@ class Cluster:
     # -- what can happen -----------------------------------------------------------------------------------------
 
     def add_node(self, offer: NodeOffer) -> SimulatedNode:
-        node = SimulatedNode(offer)
+        node = SimulatedNode(offer, number=len(self.ordered), busy=self.busy)
         self.nodes[offer.node_id] = node
+        self.ordered.append(node)
         return node
 
     def connect(self, node: SimulatedNode) -> None:
@@ -134,7 +138,7 @@ class Cluster:
 
     def restart_manager(self, node: SimulatedNode) -> None:
         self.disconnect(node)
-        node.offer = replace(node.offer, incarnation=node.offer.incarnation + 1)
+        node.new_manager()
         self.connect(node)
 
     def order(self, order: str, target: str = "") -> a.OperatorAnswer:

@@ -34,6 +34,8 @@ class SimulatedNode:
     model_digest: str = "digest"
     starts: list[a.SendStart] = field(default_factory=list)
     # messages that have an arrival time, and the last one: a stream keeps its order
+    number: int = 0  # in the order of the cluster
+    busy: set[int] = field(default_factory=set)  # the cluster's: numbers of nodes with something to send or to read
     underway_in: int = 0
     underway_out: int = 0
     arrival_in: float = 0.0
@@ -140,6 +142,16 @@ class SimulatedNode:
         engine.report = replace(engine.report, **changes)  # type: ignore[arg-type]
         self.say("report", engine.report)
 
+    def new_manager(self) -> None:
+        """The manager was killed and another looks after the engines: reservations are gone, and of an engine that had
+        ended only how it ended is known, not that its stop was confirmed."""
+        self.hang_up()
+        self.prepared.clear()
+        for engine in self.engines.values():
+            if engine.report.state is MemberState.STOPPED:
+                engine.report = replace(engine.report, state=MemberState.FAILED)
+        self.offer = replace(self.offer, incarnation=self.offer.incarnation + 1)
+
     def reboot(self) -> None:
         """The machine went down: engines, reservations and the stream are gone, its state folder is not."""
         self.engines.clear()
@@ -158,6 +170,12 @@ class SimulatedNode:
     def say(self, kind: str, content: object) -> None:
         if self.session is not None:
             self.outbox.append((kind, content))
+            self.busy.add(self.number)
+
+    def receive(self, command: a.Action) -> None:
+        """A command is under way to this node."""
+        self.inbox.append(command)
+        self.busy.add(self.number)
 
     def event(self, kind: str, content: object, now: float, nonce: str) -> e.Event:
         """A message of the outbox as the event it becomes at the controller."""

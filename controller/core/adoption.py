@@ -119,8 +119,10 @@ def foreign(s: CoreState, node: NodeState, report: MemberReport, why: str) -> No
     """An engine that is not ours: shown, never stopped without an operator's word."""
     if report.state in ENDED:
         node.foreign.pop(report.slot, None)
+        s.note_room(node)
         return
     node.foreign[report.slot] = report
+    s.note_room(node)
     s.say(
         f"node {node.offer.node_id}", "foreign",
         f"holds {report.slot} generation {report.generation} ({report.state.value}): {why}",
@@ -141,7 +143,7 @@ def claim(s: CoreState, scope: ScopeState, node: NodeState, report: MemberReport
     holder = scope.claims.get(report.slot)
     if holder is None or holder[1].generation <= report.generation:
         scope.claims[report.slot] = (node.offer.node_id, report)
-        s.claimed.add(scope.scope_id)
+        node.claimed.add(scope.scope_id)
     if scope.phase is Phase.ASSEMBLING:
         for slot in sorted(set(node.slots) & set(scope.members)):
             placement.unseat(s, scope, slot, "claimed", f"node {node.offer.node_id} holds an engine already")
@@ -152,10 +154,12 @@ def claim(s: CoreState, scope: ScopeState, node: NodeState, report: MemberReport
 
 def drop_claims(s: CoreState, node: NodeState, held: Mapping[SlotKey, MemberReport]) -> None:
     """Forget what this node claimed and no longer holds; the slots can be filled again."""
-    for scope in s.scopes_with_claims():
-        gone = [
-            slot for slot, (node_id, _) in scope.claims.items() if node_id == node.offer.node_id and slot not in held
-        ]
+    for scope_id in sorted(node.claimed):
+        scope = s.scopes[scope_id]
+        mine = [slot for slot, (node_id, _) in scope.claims.items() if node_id == node.offer.node_id]
+        gone = [slot for slot in mine if slot not in held]
+        if len(gone) == len(mine):
+            node.claimed.discard(scope_id)
         for slot in gone:
             del scope.claims[slot]
         if gone and scope.phase is Phase.ASSEMBLING:
@@ -206,6 +210,7 @@ def _adopt(s: CoreState, scope: ScopeState) -> None:
     for slot, report in sorted(reports.items()):
         node = nodes[slot]
         node.foreign.pop(slot, None)
+        s.note_room(node)
         placement.seat(s, node, scope, slot, report.devices)
         members[slot] = Placement(
             node.offer.node_id, node.offer.boot_id, report.address or node.offer.address, report.devices,

@@ -7,10 +7,12 @@ from collections.abc import Iterable
 
 from controller.core import placement
 from controller.core.actions import SendForget, SendStop, StoreRecord, TellPlacement
-from controller.core.model import GenerationRecord, Placement, SlotKey
+from controller.core.model import GenerationRecord, InstancePlan, Placement, SlotKey
 from controller.core.placement import misfit
 from controller.core.ports import PortLedger
 from controller.core.state import CoreState, InstanceState, NodeState, Phase, ScopeState
+
+REASONS_TOLD = 8  # of a node that fits no instance
 
 
 def update_completeness(s: CoreState, scope: ScopeState) -> None:
@@ -29,6 +31,7 @@ def update_completeness(s: CoreState, scope: ScopeState) -> None:
 
 def node_has_room(s: CoreState, node: NodeState) -> None:
     """A node came, came back, or has devices free again: let it fill slots, start what is complete, tell it."""
+    s.note_room(node)
     if node.connected and node.looked_at and not node.stale and not node.foreign:
         touched = placement.fill_from_node(s, node)
         for scope in touched:
@@ -70,9 +73,9 @@ def tell_placement(s: CoreState, node: NodeState) -> None:
     if node.slots:
         state, reason = "assigned", "fills " + ", ".join(map(str, sorted(node.slots)))
     else:
-        misfits = {name: misfit(node.offer, i.plan) for name, i in s.instances.items()}
-        if all(misfits.values()):
-            state, reason = "rejected", "; ".join(dict.fromkeys(str(why) for why in misfits.values()))
+        misfits = _misfits(s, node)
+        if misfits:
+            state, reason = "rejected", "; ".join(misfits)
         else:
             state, reason = "cleaning" if node.stale else "spare", spare_reason(s, node)
     told = (state, reason, tuple(sorted(node.slots)))
@@ -80,6 +83,20 @@ def tell_placement(s: CoreState, node: NodeState) -> None:
         node.told = told
         s.emit(TellPlacement(node.offer.node_id, *told))
         s.say(f"node {node.offer.node_id}", state, reason)
+
+
+def _misfits(s: CoreState, node: NodeState) -> list[str]:
+    """Why a node fits no instance at all, the first few reasons; empty if it fits one."""
+    obstacles = node.offer.obstacles
+    told: list[InstancePlan] = []
+    for plans in s.kinds.values():
+        free = next((plan for plan in plans if plan.name not in obstacles), None) if obstacles else plans[0]
+        if free is not None and misfit(node.offer, free) is None:
+            return []
+        told += plans[: REASONS_TOLD - len(told)]
+    reasons = dict.fromkeys(str(misfit(node.offer, plan)) for plan in sorted(told, key=lambda plan: s.place[plan.name]))
+    more = len(s.plan.instances) - len(told)
+    return [*reasons, f"and so on for {more} more instances"] if more else list(reasons)
 
 
 def spare_reason(s: CoreState, node: NodeState) -> str:
@@ -213,19 +230,24 @@ def _no_port(ledger: PortLedger, host: str, what: str, wanted: str) -> str:
 def clean_stale(s: CoreState, node: NodeState, slot: SlotKey, generation: int, reason: str) -> None:
     """An engine of a generation that is over: it ends before this node gets anything else (rule 5)."""
     node.stale[slot] = generation
+    s.note_room(node)
     s.say(f"node {node.offer.node_id}", "cleaning", f"{slot} generation {generation}: {reason}")
     if s.operator.paused:
         return
     s.emit(SendStop(node.offer.node_id, slot, generation, "failure", reason, s.plan.timers.stop_grace))
 
 
-def stale_gone(s: CoreState, node: NodeState, slot: SlotKey, generation: int) -> None:
-    """A stale engine's end is confirmed."""
+def stale_gone(s: CoreState, node: NodeState, slot: SlotKey, generation: int) -> bool:
+    """A stale engine's end is confirmed; True if it was the last one of its node."""
     s.emit(SendForget(node.offer.node_id, slot, generation))
-    if node.stale.get(slot, 0) <= generation and node.stale.pop(slot, None) is not None:
-        s.say(f"node {node.offer.node_id}", "cleaned", f"{slot} generation {generation} is gone")
-        if not node.stale:
-            node_has_room(s, node)
+    if slot not in node.stale or node.stale[slot] > generation:
+        return False
+    del node.stale[slot]
+    s.say(f"node {node.offer.node_id}", "cleaned", f"{slot} generation {generation} is gone")
+    if node.stale:
+        return False
+    node_has_room(s, node)
+    return True
 
 
 def assemble_alarm(s: CoreState, instance: InstanceState) -> None:

@@ -6,7 +6,7 @@ from controller.core import adoption, assembly, liveness, placement, stage_limit
 from controller.core.actions import AcceptNode, CloseSession, RefuseNode
 from controller.core.events import MemberReported, NodeDisconnected, NodeRegistered
 from controller.core.model import ENDED, MemberReport, MemberState, SlotKey
-from controller.core.state import CoreState, NodeState, Phase, ScopeState
+from controller.core.state import CoreState, Member, NodeState, Phase, ScopeState
 
 #: phases in which no engine of the scope's own generation may run
 OVER = frozenset({Phase.ASSEMBLING, Phase.BACKOFF, Phase.FAILED, Phase.STOPPED})
@@ -86,7 +86,7 @@ def _admit(s: CoreState, event: NodeRegistered) -> NodeState:
             s.sessions.pop(node.session, None)
             s.emit(CloseSession(node.session, f"replaced by incarnation {offer.incarnation}"))
         if not node.slots:  # it may offer something else now, or be long gone: queue up again
-            s.with_room = [entry for entry in s.with_room if entry[1] != offer.node_id]
+            s.leave_queue(node)
             s.registrations += 1
             node.order = s.registrations
         rebooted = node.offer.boot_id != offer.boot_id
@@ -148,17 +148,16 @@ def _take_holdings(s: CoreState, node: NodeState, holdings: tuple[MemberReport, 
             scope.unprepared.discard(slot)
             if not scope.unprepared:
                 starting.start(s, scope)
-        master = scope.members.get(scope.plan.api_server(slot))
         scope.members[slot].group_ready_told = False
-        if master is not None and master.state is MemberState.READY:
-            starting.tell_followers(s, scope, master)
+        _tell_group_ready(s, scope, slot)
 
 
 def _holds_nothing(s: CoreState, node: NodeState, scope: ScopeState, slot: SlotKey) -> None:
     """The node fills a slot but holds no engine of its generation: which commands has it missed?"""
     member = scope.members[slot]
     if scope.phase is Phase.PREPARING:
-        starting.send_prepare(s, scope, member)
+        scope.unprepared.add(slot)  # a reservation does not outlive its manager
+        _send_missed(s, scope, member)
     elif scope.phase is Phase.STOPPING:
         stopping.member_stopped(s, scope, slot)
     elif scope.phase in (Phase.STARTING, Phase.READY):
@@ -171,7 +170,21 @@ def _holds_nothing(s: CoreState, node: NodeState, scope: ScopeState, slot: SlotK
         elif scope.recovered:
             adoption.member_without_holding(s, scope, slot)
         else:
-            starting.send_start(s, scope, member)  # the command was lost with the stream
+            _send_missed(s, scope, member)
+
+
+def _send_missed(s: CoreState, scope: ScopeState, member: Member) -> None:
+    """The command that was lost with the stream, or held back until the node was clean."""
+    if scope.phase is Phase.PREPARING and member.slot in scope.unprepared:
+        starting.send_prepare(s, scope, member)
+    elif scope.phase is Phase.STARTING and member.report is None and not scope.recovered:
+        starting.send_start(s, scope, member)
+
+
+def _tell_group_ready(s: CoreState, scope: ScopeState, slot: SlotKey) -> None:
+    master = scope.members.get(scope.plan.api_server(slot))
+    if master is not None and master.state is MemberState.READY:
+        starting.tell_followers(s, scope, master)
 
 
 def member_reported(s: CoreState, event: MemberReported) -> None:
@@ -196,7 +209,7 @@ def take_report(s: CoreState, node: NodeState, report: MemberReport) -> None:
         _take_current(s, node, scope, report)
         left = node.stale.get(report.slot)
         if left is not None and (left < report.generation or report.state is MemberState.STOPPED):
-            assembly.stale_gone(s, node, report.slot, left)  # a node holds one engine of a slot: the newest
+            _cleaned(s, node, report.slot, left)  # a node holds one engine of a slot: the newest
     elif nothing_there or (_started_by_us(s, scope, report) and report.generation <= scope.generation):
         _take_stale(s, node, report)
     else:
@@ -226,9 +239,19 @@ def _take_current(s: CoreState, node: NodeState, scope: ScopeState, report: Memb
 def _take_stale(s: CoreState, node: NodeState, report: MemberReport) -> None:
     """An engine of ours whose generation is over: it ends before the node gets anything else (rule 5)."""
     if report.state is MemberState.STOPPED:
-        assembly.stale_gone(s, node, report.slot, report.generation)
+        _cleaned(s, node, report.slot, report.generation)
     elif report.state is not MemberState.STOPPING:
         assembly.clean_stale(s, node, report.slot, report.generation, "not of the current generation")
+
+
+def _cleaned(s: CoreState, node: NodeState, slot: SlotKey, generation: int) -> None:
+    if not assembly.stale_gone(s, node, slot, generation):
+        return
+    for own in sorted(node.slots):
+        scope = s.scope_of(own)
+        if scope is not None:
+            _send_missed(s, scope, scope.members[own])
+            _tell_group_ready(s, scope, own)
 
 
 def node_disconnected(s: CoreState, event: NodeDisconnected) -> None:

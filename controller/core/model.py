@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
+from typing import NamedTuple
 
 CONFIG_DIGEST_NONE = ""
 
 
-@dataclass(frozen=True, order=True)
-class SlotKey:
+class SlotKey(NamedTuple):  # and no dataclass: it is hashed and compared some forty times for each registration
     """One place to fill. `node_rank` counts within the group; `str()` is what operators type and read."""
 
     instance: str
@@ -81,6 +82,14 @@ class InstancePlan:
     engine_profile: str = ""  # the profile that the plan was made with, "vllm@0.32"
     profile_reason: str = ""  # why this one; one sentence without a full stop
     hang: HangSettings = HangSettings()
+    api_scheme: str = "http"  # or https: how the engine's API servers speak
+
+    def asks(self) -> tuple[object, ...]:
+        """What a node has to be to fit, its obstacles apart: everything that `placement.misfit` looks at."""
+        return (
+            self.role, self.engine, self.engine_versions, self.engine_profile, self.devices_per_slot, self.nnodes,
+            self.model,
+        )  # fmt: skip
 
     def slots(self) -> list[SlotKey]:
         return [SlotKey(self.name, g, r) for g in range(self.dp_size) for r in range(self.nnodes)]
@@ -147,11 +156,13 @@ class DeploymentPlan:
     timers: Timers = field(default_factory=Timers)
     allow_loopback: bool = False
 
+    @cached_property
+    def _by_name(self) -> dict[str, InstancePlan]:
+        return {plan.name: plan for plan in self.instances}
+
     def instance(self, name: str) -> InstancePlan:
-        for plan in self.instances:
-            if plan.name == name:
-                return plan
-        raise KeyError(name)
+        """KeyError for a name that the file does not make."""
+        return self._by_name[name]
 
 
 @dataclass(frozen=True)

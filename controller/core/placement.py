@@ -153,6 +153,7 @@ def unseat(s: CoreState, scope: ScopeState, slot: SlotKey, code: str, reason: st
     scope.vacant.add(slot)
     scope.away.discard(slot)
     heapq.heappush(s.vacancies[slot.instance], slot)
+    s.vacated(scope.plan)
     s.say(str(slot), code, reason)
 
 
@@ -160,12 +161,14 @@ def fill_from_node(s: CoreState, node: NodeState) -> list[ScopeState]:
     """Registration order: the node takes the first vacant slot it can, instance by instance in the file's order,
     and further slots of other groups while it has devices. Returns the scopes that got a slot."""
     touched: list[ScopeState] = []
-    for instance in s.instances.values():
-        if misfit(node.offer, instance.plan) is not None:
+    for plan in s.plans_with_vacancies(node.offer.role):
+        if len(node.leases) >= len(node.offer.devices):
+            break
+        if misfit(node.offer, plan) is not None:
             continue
-        heap = s.vacancies[instance.plan.name]
+        heap = s.vacancies[plan.name]
         skipped: list[SlotKey] = []
-        while heap and len(node.offer.devices) - len(node.leases) >= max(1, instance.plan.devices_per_slot):
+        while heap and len(node.offer.devices) - len(node.leases) >= max(1, plan.devices_per_slot):
             slot = heapq.heappop(heap)
             scope = s.scope_of(slot)
             if scope is None or slot not in scope.vacant:
@@ -177,6 +180,8 @@ def fill_from_node(s: CoreState, node: NodeState) -> list[ScopeState]:
             touched.append(scope)
         for slot in skipped:
             heapq.heappush(heap, slot)
+        if not heap:
+            s.filled(plan)
     return touched
 
 

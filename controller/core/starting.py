@@ -33,9 +33,17 @@ def record_not_stored(s: CoreState, event: RecordNotStored) -> None:
     s.arm(s.now + STORE_RETRY, "store", f"{scope.scope_id}#{scope.generation}")
 
 
-def send_prepare(s: CoreState, scope: ScopeState, member: Member) -> None:
+def _ready_to_obey(s: CoreState, member: Member) -> NodeState | None:
+    """The member's node, if it can be told something now. What an older generation left on it goes first (rule 5): a
+    stop of that crosses the command, and takes the reservation away or finds the start refused. Who confirms the end
+    of it sends what was held back (membership.py)."""
     node = s.node_of(member.slot)
-    if node is None or not node.connected or member.placement is None:
+    return node if node is not None and node.connected and not node.stale else None
+
+
+def send_prepare(s: CoreState, scope: ScopeState, member: Member) -> None:
+    node = _ready_to_obey(s, member)
+    if node is None or member.placement is None:
         return
     s.emit(
         SendPrepare(
@@ -46,8 +54,8 @@ def send_prepare(s: CoreState, scope: ScopeState, member: Member) -> None:
 
 
 def send_start(s: CoreState, scope: ScopeState, member: Member) -> None:
-    node = s.node_of(member.slot)
-    if node is None or not node.connected or member.placement is None:
+    node = _ready_to_obey(s, member)
+    if node is None or member.placement is None:
         return
     s.emit(
         SendStart(
@@ -240,7 +248,7 @@ def tell_followers(s: CoreState, scope: ScopeState, master: Member) -> None:
         member = scope.members[slot]
         if member.group_ready_told == ready:
             continue
-        node = s.node_of(slot)
-        if node is not None and node.connected:
+        node = _ready_to_obey(s, member)
+        if node is not None:
             member.group_ready_told = ready
             s.emit(SendGroupReady(node.offer.node_id, slot, scope.generation, ready))

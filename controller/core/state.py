@@ -6,6 +6,7 @@ import bisect
 import hashlib
 import heapq
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -75,6 +76,7 @@ class NodeState:
     slots: set[SlotKey] = field(default_factory=set)
     refusals: dict[SlotKey, Refusal] = field(default_factory=dict)
     foreign: dict[SlotKey, MemberReport] = field(default_factory=dict)  # engines nobody here has asked for
+    claimed: set[str] = field(default_factory=set)  # scopes whose `claims` may name this node
     stale: dict[SlotKey, int] = field(default_factory=dict)  # generations being cleaned off this node
     quarantined: dict[SlotKey, str] = field(default_factory=dict)  # devices that did not become free, and why
     looked_at: bool = True  # False while its holdings are compared: nothing is placed on it before that is done
@@ -208,24 +210,34 @@ class CoreState:
         self.sessions: dict[str, str] = {}  # open stream -> node_id
         self.registrations = 0
         self.ledger = PortLedger()
-        self.claimed: set[str] = set()
         self.operator = OperatorState()
         self.instances: dict[str, InstanceState] = {}
         self.scopes: dict[str, ScopeState] = {}
+        self._by_slot: dict[SlotKey, ScopeState] = {}
         self.story: deque[StoryLine] = deque(maxlen=STORY_LENGTH)
         self.story_count = 0
+        #: how often a scope has become ready or ceased to be, and the latter alone: what routers are told changes then
+        self.inventory_changes = self.inventory_losses = 0
         self.last_line: dict[str, StoryLine] = {}  # newest line of each subject
         self.actions: list[Action] = []
         self.timers: list[tuple[float, int, str, str]] = []
         self.timer_count = 0
         #: vacant slots of each instance, a heap that may hold filled ones
         self.vacancies: dict[str, list[SlotKey]] = {}
+        #: by role: instances with something in `vacancies`, as places in `plan.instances`, sorted. A node is compared
+        #: with these alone, not with thousands that are full.
+        self.open: dict[str, list[int]] = {}
+        self.place = {instance_plan.name: place for place, instance_plan in enumerate(plan.instances)}
+        #: instances that ask the same of a node: thousands are mostly of one or two kinds
+        self.kinds: dict[tuple[object, ...], list[InstancePlan]] = {}
         #: connected nodes with a free device, as (registration order, node_id), sorted
         self.with_room: list[tuple[int, str]] = []
         for instance_plan in plan.instances:
             instance = InstanceState(instance_plan, {}, missing_since=now)
             self.instances[instance_plan.name] = instance
             self.vacancies[instance_plan.name] = instance_plan.slots()  # sorted, so already a heap
+            self.open.setdefault(instance_plan.role, []).append(self.place[instance_plan.name])
+            self.kinds.setdefault(instance_plan.asks(), []).append(instance_plan)
             for dp_rank in range(instance_plan.dp_size):
                 scope_id = scope_id_of(instance_plan, dp_rank)
                 if scope_id in instance.scopes:
@@ -240,6 +252,7 @@ class CoreState:
                     vacant=set(slots),
                 )
                 instance.scopes[scope_id] = scope
+                self._by_slot.update(dict.fromkeys(slots, scope))
                 instance.incomplete.add(scope_id)
                 self.scopes[scope_id] = scope
 
@@ -283,28 +296,52 @@ class CoreState:
 
     def scope_of(self, slot: SlotKey) -> ScopeState | None:
         """The scope that holds `slot`, or None for a slot this deployment does not have."""
-        instance = self.instances.get(slot.instance)
-        if instance is None:
-            return None
-        scope = instance.scopes.get(scope_id_of(instance.plan, slot.dp_rank))
-        return scope if scope is not None and slot in scope.members else None
-
-    def scopes_with_claims(self) -> list[ScopeState]:
-        """Scopes that a node claims to run without a record; rarely any."""
-        self.claimed = {scope_id for scope_id in self.claimed if self.scopes[scope_id].claims}
-        return [self.scopes[scope_id] for scope_id in sorted(self.claimed)]
+        return self._by_slot.get(slot)
 
     def node_of(self, slot: SlotKey) -> NodeState | None:
-        scope = self.scope_of(slot)
+        scope = self._by_slot.get(slot)
         node_id = scope.members[slot].node_id if scope else None
         return self.nodes.get(node_id) if node_id else None
 
+    def plans_with_vacancies(self, role: str) -> Iterator[InstancePlan]:
+        """In the file's order; of one role, or of all where it is empty. They may be filled while this goes on."""
+        of_role = [self.open.get(role, [])] if role else list(self.open.values())
+        place = -1
+        while True:
+            later = [at[i] for at in of_role if (i := bisect.bisect_right(at, place)) < len(at)]
+            if not later:
+                return
+            place = min(later)
+            yield self.plan.instances[place]
+
+    def filled(self, plan: InstancePlan) -> None:
+        """Nothing is left in the instance's `vacancies`."""
+        places, place = self.open[plan.role], self.place[plan.name]
+        index = bisect.bisect_left(places, place)
+        if index < len(places) and places[index] == place:
+            del places[index]
+
+    def vacated(self, plan: InstancePlan) -> None:
+        """Something was put into the instance's `vacancies`."""
+        places, place = self.open[plan.role], self.place[plan.name]
+        index = bisect.bisect_left(places, place)
+        if index == len(places) or places[index] != place:
+            places.insert(index, place)
+
+    def leave_queue(self, node: NodeState) -> None:
+        """Take a node out of `with_room`; its registration order is about to change."""
+        entry = (node.order, node.offer.node_id)
+        index = bisect.bisect_left(self.with_room, entry)
+        if index < len(self.with_room) and self.with_room[index] == entry:
+            del self.with_room[index]
+
     def note_room(self, node: NodeState) -> None:
-        """Keep `with_room` true after this node's leases or connection changed."""
+        """Keep `with_room` true after this node's leases, its connection or what it holds has changed. Nodes that still
+        hold something of their own are no use: thousands may, when the store was lost."""
         entry = (node.order, node.offer.node_id)
         index = bisect.bisect_left(self.with_room, entry)
         present = index < len(self.with_room) and self.with_room[index] == entry
-        has_room = node.connected and len(node.leases) < len(node.offer.devices)
+        has_room = node.connected and not node.foreign and not node.stale and len(node.leases) < len(node.offer.devices)
         if has_room and not present:
             self.with_room.insert(index, entry)
         elif present and not has_room:
@@ -312,6 +349,9 @@ class CoreState:
 
     def enter(self, scope: ScopeState, phase: Phase, code: str, reason: str) -> None:
         """Change a scope's phase and say why."""
+        if Phase.READY in (phase, scope.phase) and phase is not scope.phase:
+            self.inventory_changes += 1
+            self.inventory_losses += scope.phase is Phase.READY
         scope.phase = phase
         scope.since = self.now
         scope.reason = reason

@@ -3,10 +3,11 @@ and why. Ages are in seconds before `CoreState.now`, so callers bring `now` up t
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from controller.core.assembly import missing_slots
-from controller.core.model import MemberReport, MemberState, SlotKey
+from controller.core.model import MemberReport, MemberState, Scope, SlotKey
 from controller.core.state import CoreState, Evidence, InstanceState, Member, NodeState, Phase, ScopeState
 
 
@@ -17,37 +18,56 @@ def deployment(s: CoreState, now: float) -> dict[str, Any]:
     counts: dict[str, int] = {}
     for view in nodes:
         counts[view["state"]] = counts.get(view["state"], 0) + 1
-    ready = sum(view["state"] == "ready" for view in views)
     return {
-        "deployment_id": s.plan.deployment_id,
-        "epoch": s.epoch,
-        "ready": ready == len(views),
-        "summary": f"{ready} of {len(views)} instances ready"
-        + (f"; paused: {s.operator.paused}" if s.operator.paused else ""),
-        "paused": s.operator.paused,
+        **head(s, sum(view["state"] == "ready" for view in views)),
         "problems": [problem for view in views for problem in view["problems"]],
         "node_counts": counts,
         "instances": views,
         "nodes": nodes,
+        "omitted": {"instances": 0, "groups": 0, "nodes": 0},
     }
 
 
-def instance(s: CoreState, i: InstanceState, now: float) -> dict[str, Any]:
-    groups = [group for scope in i.scopes.values() for group in _groups(s, scope, now)]
-    ready = sum(group["state"] == "ready" for group in groups)
+def head(s: CoreState, ready: int) -> dict[str, Any]:
+    """What is said of the deployment as a whole; `ready` counts instances."""
+    total = len(s.instances)
+    return {
+        "deployment_id": s.plan.deployment_id,
+        "epoch": s.epoch,
+        "ready": ready == total,
+        "summary": f"{ready} of {total} instances ready"
+        + (f"; paused: {s.operator.paused}" if s.operator.paused else ""),
+        "paused": s.operator.paused,
+    }
+
+
+def groups_in(scope: ScopeState) -> int:
+    """Data-parallel groups that restart together as this scope."""
+    return scope.plan.dp_size if scope.plan.scope is Scope.INSTANCE else 1
+
+
+def ready_groups(i: InstanceState) -> int:
+    return sum(groups_in(scope) for scope in i.scopes.values() if scope.phase is Phase.READY)
+
+
+def instance(s: CoreState, i: InstanceState, now: float, scopes: Iterable[ScopeState] | None = None) -> dict[str, Any]:
+    """One instance, with the groups and problems of all its scopes, or of `scopes` alone."""
+    shown = list(i.scopes.values() if scopes is None else scopes)
+    groups = [group for scope in shown for group in _groups(s, scope, now)]
+    ready = ready_groups(i)
     return {
         "name": i.plan.name,
         "role": i.plan.role,
         "model": i.plan.model,
         "state": instance_state(i, ready),
         "ready_groups": ready,
-        "groups_total": len(groups),
+        "groups_total": i.plan.dp_size,
         "dp_size": i.plan.dp_size,
         "nnodes": i.plan.nnodes,
         "restart_scope": i.plan.scope.value,
         **_engine_profile(s, i),
         "generation": i.generation,
-        "problems": [f"{scope.scope_id}: {explain(s, scope, now)}" for scope in i.scopes.values() if not _quiet(scope)],
+        "problems": [f"{scope.scope_id}: {explain(s, scope, now)}" for scope in shown if not is_quiet(scope)],
         "groups": groups,
     }
 
@@ -76,7 +96,8 @@ def instance_state(i: InstanceState, ready_groups: int) -> str:
     return next((phase.value for phase in order if phase in phases), "failed")
 
 
-def _quiet(scope: ScopeState) -> bool:
+def is_quiet(scope: ScopeState) -> bool:
+    """Serving, with every node in sight: nothing to tell."""
     return scope.phase is Phase.READY and not scope.away
 
 
@@ -91,7 +112,7 @@ def _groups(s: CoreState, scope: ScopeState, now: float) -> list[dict[str, Any]]
             "state": scope.phase.value,
             "since_seconds": round(now - scope.since, 1),
             "reason": scope.reason,
-            "waiting_for": "" if _quiet(scope) else explain(s, scope, now),
+            "waiting_for": "" if is_quiet(scope) else explain(s, scope, now),
             "generation": scope.generation,
             "run_id": scope.run_id,
             "restarts": scope.restarts,
@@ -230,20 +251,13 @@ def _some(names: list[str], limit: int = 4) -> str:
 
 def node(s: CoreState, n: NodeState, now: float) -> dict[str, Any]:
     """One node: what it is to this deployment, and why."""
-    if n.connected:
-        state = n.told[0] if n.told else "connected"
-    elif n.slots:
-        state = "unreachable"
-    else:
-        lost = n.unreachable_since is not None and now - n.unreachable_since >= s.plan.timers.node_timeout
-        state = "lost" if lost else "unreachable"
     since = n.connected_since if n.connected or n.unreachable_since is None else n.unreachable_since
     line = s.last_line.get(f"node {n.offer.node_id}")
     return {
         "node_id": n.offer.node_id,
         "address": n.offer.address,
         "hostname": n.offer.hostname,
-        "state": state,
+        "state": node_state(s, n, now),
         "since_seconds": round(now - since, 1),
         "cordoned": n.offer.node_id in s.operator.cordoned,
         "reason": n.told[1] if n.connected and n.told else (line.sentence if line else n.unreachable_cause),
@@ -262,6 +276,14 @@ def node(s: CoreState, n: NodeState, now: float) -> dict[str, Any]:
     }
 
 
+def node_state(s: CoreState, n: NodeState, now: float) -> str:
+    """One word for a node: assigned, spare, cleaning, rejected, unreachable, lost."""
+    if n.connected:
+        return n.told[0] if n.told else "connected"
+    away = n.unreachable_since is not None and now - n.unreachable_since >= s.plan.timers.node_timeout
+    return "lost" if away and not n.slots else "unreachable"
+
+
 def inventory(s: CoreState) -> list[dict[str, Any]]:
     """What a router may send requests to: the API servers of ready groups, and nothing else."""
     found = []
@@ -271,7 +293,7 @@ def inventory(s: CoreState) -> list[dict[str, Any]]:
         for slot, member in sorted(scope.members.items()):
             if not scope.plan.has_api(slot) or member.placement is None:
                 continue
-            host = member.placement.address
+            host, port = member.placement.address, member.placement.api_port
             found.append(
                 {
                     "instance": scope.plan.name,
@@ -281,9 +303,7 @@ def inventory(s: CoreState) -> list[dict[str, Any]]:
                     "generation": scope.generation,
                     "run_id": scope.run_id,
                     "node_id": member.node_id or "",
-                    "url": f"http://[{host}]:{member.placement.api_port}"
-                    if ":" in host
-                    else f"http://{host}:{member.placement.api_port}",
+                    "url": f"{scope.plan.api_scheme}://{f'[{host}]' if ':' in host else host}:{port}",
                 }
             )
     return found
