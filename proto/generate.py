@@ -1,4 +1,4 @@
-"""Generate the stubs of control.proto with the one compiler version they are meant to come from.
+"""Generate the stubs of control.proto and etcd_wire.proto with the one compiler version they are meant to come from.
 
 grpcio-tools 1.71.2 on purpose: its output runs on grpcio 1.71-1.85 and protobuf 5.29-7, also inside an engine's
 environment, while the newest tools' output refuses every older runtime. The tools live in a virtual environment
@@ -31,17 +31,17 @@ def compiler() -> Path:
 
 
 def generate(output: Path) -> None:
-    """Write control_pb2.py, control_pb2.pyi and control_pb2_grpc.py below `output`/motor_rpc."""
-    source = ROOT / "proto"
+    """Write the messages of both files, and control.proto's service, below `output`/motor_rpc."""
     output.mkdir(parents=True, exist_ok=True)
-    subprocess.run(
-        [
-            compiler(), "-m", "grpc_tools.protoc", f"-I{source}",
-            f"--python_out={output}", f"--pyi_out={output}", f"--grpc_python_out={output}",
-            str(source / "motor_rpc" / "control.proto"),
-        ],
-        check=True,
-    )  # fmt: skip
+    messages = [f"--python_out={output}", f"--pyi_out={output}"]
+    _compile("control.proto", *messages, f"--grpc_python_out={output}")
+    _compile("etcd_wire.proto", *messages)
+
+
+def _compile(name: str, *outputs: str) -> None:
+    source = ROOT / "proto"
+    file = str(source / "motor_rpc" / name)
+    subprocess.run([compiler(), "-m", "grpc_tools.protoc", f"-I{source}", *outputs, file], check=True)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -18,6 +18,20 @@ class StoreLocked(StoreError):
 
 
 @dataclass(frozen=True)
+class Leader:
+    """The controller that holds a shared store, as its key there says."""
+
+    controller_id: str  # random, new with each start of a controller
+    grpc: str  # host:port for node managers
+    rest: str  # base URL for operators
+    epoch: int  # 0 while it has not counted up yet
+
+
+#: told who leads; None: unknown, or being elected
+Standby = Callable[[Leader | None], None]
+
+
+@dataclass(frozen=True)
 class Snapshot:
     """What a controller starts from."""
 
@@ -28,19 +42,32 @@ class Snapshot:
 
 
 class Store(Protocol):
-    """Blocking calls, from one thread at a time."""
+    """Coroutines of one event loop. Calls may overlap: a store does its writes one after the other. A store whose
+    work blocks keeps a thread of its own."""
 
-    def open(self) -> Snapshot:
-        """Take the store for this controller and count the epoch up. StoreLocked, StoreError."""
+    async def open(self, standby: Standby) -> Snapshot:
+        """Take the store for this controller and count the epoch up. A shared store waits here while another
+        controller leads; `standby` is called at the beginning and at each change. StoreLocked, StoreError."""
 
-    def put(self, records: Iterable[GenerationRecord]) -> None:
-        """Keep the newest record of each scope, all or none; on return they survive a crash. StoreError."""
+    async def put(self, records: Iterable[GenerationRecord]) -> None:
+        """Keep the newest record of each scope. On return all survive a crash; before, each scope has its old or its
+        new record, whole. StoreError."""
 
-    def put_operator(self, operator: OperatorState) -> None:
+    async def put_operator(self, operator: OperatorState) -> None:
         """Keep what operators have ordered. StoreError."""
 
-    def raise_epoch(self, at_least: int) -> int:
-        """Make this controller's epoch `at_least`, on the disk when it returns; the epoch it is now. StoreError."""
+    async def raise_epoch(self, at_least: int) -> int:
+        """Make this controller's epoch `at_least`, stored when it returns; the epoch it is now. StoreError."""
 
-    def close(self) -> None:
-        """Let go; a later open finds everything that was put."""
+    def holds_until(self) -> float:
+        """`time.monotonic()` until which this controller may write and order; `math.inf` where nobody can take the
+        store away."""
+
+    async def lost(self) -> str:
+        """Return, with the reason, once this controller leads no more; never where nobody can take the store away."""
+
+    def trouble(self) -> str:
+        """Why the store does not answer at the moment; empty while it does."""
+
+    async def close(self) -> None:
+        """Let go, at once; a later open finds everything that was put."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
 import secrets
 from collections.abc import Iterable
 
 from controller.core.model import GenerationRecord, OperatorState
 from controller.store.codec import decode, encode
-from controller.store.interface import Snapshot, StoreLocked
+from controller.store.interface import Snapshot, Standby, StoreError, StoreLocked
 
 
 class MemoryStore:
@@ -18,7 +20,7 @@ class MemoryStore:
         self._operator = OperatorState()
         self._open = False
 
-    def open(self) -> Snapshot:
+    async def open(self, standby: Standby) -> Snapshot:
         if self._open:
             raise StoreLocked("this memory store is open already")
         self._open = True
@@ -26,15 +28,32 @@ class MemoryStore:
         records = tuple(decode(text) for text in self._records.values())
         return Snapshot(self._lineage, self._epoch, records, self._operator)
 
-    def put(self, records: Iterable[GenerationRecord]) -> None:
+    async def put(self, records: Iterable[GenerationRecord]) -> None:
+        self._check_open()
         self._records.update({record.scope_id: encode(record) for record in records})
 
-    def put_operator(self, operator: OperatorState) -> None:
+    async def put_operator(self, operator: OperatorState) -> None:
+        self._check_open()
         self._operator = operator
 
-    def raise_epoch(self, at_least: int) -> int:
+    async def raise_epoch(self, at_least: int) -> int:
+        self._check_open()
         self._epoch = max(self._epoch, at_least)
         return self._epoch
 
-    def close(self) -> None:
+    def holds_until(self) -> float:
+        return math.inf
+
+    async def lost(self) -> str:
+        never: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        return await never
+
+    def trouble(self) -> str:
+        return ""
+
+    async def close(self) -> None:
         self._open = False
+
+    def _check_open(self) -> None:
+        if not self._open:
+            raise StoreError("this memory store is not open")

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
 import secrets
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeVar
 
 from controller.core.model import GenerationRecord, OperatorState
 from controller.store.codec import decode, decode_operator, encode, encode_operator
 from controller.store.file_system import mount_of
-from controller.store.interface import Snapshot, StoreError, StoreLocked
+from controller.store.interface import Snapshot, Standby, StoreError, StoreLocked
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -18,8 +22,53 @@ CREATE TABLE IF NOT EXISTS generation (scope_id TEXT PRIMARY KEY, record TEXT NO
 """
 
 
+Result = TypeVar("Result")
+
+
 class SqliteStore:
-    """One controller at a time: the file stays locked exclusively while it is open."""
+    """The file behind the store's interface: SQLite blocks, so one thread does all of it, in the order asked."""
+
+    def __init__(self, path: Path, allow_network_fs: bool = False) -> None:
+        self._file = SqliteFile(path, allow_network_fs)
+        self._thread: ThreadPoolExecutor | None = None
+
+    async def _do(self, work: Callable[[], Result]) -> Result:
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="store")
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    async def open(self, standby: Standby) -> Snapshot:
+        return await self._do(self._file.open)
+
+    async def put(self, records: Iterable[GenerationRecord]) -> None:
+        kept = tuple(records)
+        await self._do(lambda: self._file.put(kept))
+
+    async def put_operator(self, operator: OperatorState) -> None:
+        await self._do(lambda: self._file.put_operator(operator))
+
+    async def raise_epoch(self, at_least: int) -> int:
+        return await self._do(lambda: self._file.raise_epoch(at_least))
+
+    def holds_until(self) -> float:
+        return math.inf
+
+    async def lost(self) -> str:
+        never: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        return await never
+
+    def trouble(self) -> str:
+        return ""
+
+    async def close(self) -> None:
+        await self._do(self._file.close)
+        assert self._thread is not None
+        self._thread.shutdown(wait=False)  # it has nothing left to do
+        self._thread = None
+
+
+class SqliteFile:
+    """Blocking calls. One controller at a time: the file stays locked exclusively while it is open."""
 
     def __init__(self, path: Path, allow_network_fs: bool = False) -> None:
         self._path = path

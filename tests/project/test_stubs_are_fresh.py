@@ -1,4 +1,4 @@
-"""The committed stubs are what the named compiler makes of control.proto."""
+"""The committed stubs are what the named compiler makes of the .proto files."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-STUBS = ("control_pb2.py", "control_pb2.pyi", "control_pb2_grpc.py")
+STUBS = ("control_pb2.py", "control_pb2.pyi", "control_pb2_grpc.py", "etcd_wire_pb2.py", "etcd_wire_pb2.pyi")
 
 
 def test_committed_stubs_equal_generated_ones(tmp_path: Path) -> None:

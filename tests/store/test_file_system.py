@@ -10,6 +10,7 @@ from controller.store import file_system, sqlite
 from controller.store.file_system import Mount, mount_of
 from controller.store.interface import StoreError
 from controller.store.sqlite import SqliteStore
+from tests.store.records import nobody
 
 TABLE = """\
 22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
@@ -69,17 +70,17 @@ def test_the_real_table_can_be_read_and_a_missing_one_refuses_nothing(tmp_path: 
     assert mount_of(tmp_path, tmp_path / "none") is None
 
 
-def test_a_store_on_a_network_file_system_is_refused_unless_it_is_allowed(tmp_path: Path, table: Path) -> None:
+async def test_a_store_on_a_network_file_system_is_refused_unless_it_is_allowed(tmp_path: Path, table: Path) -> None:
     table.write_text(f"1 0 8:1 / / rw - ext4 d rw\n2 1 0:5 / {tmp_path} rw - nfs4 filer:/x rw\n")
     path = tmp_path / "deep" / "store.sqlite3"
     with pytest.raises(StoreError) as caught:
-        SqliteStore(path).open()
+        await SqliteStore(path).open(nobody)
     expected = f"{path}: expected a local file system, {tmp_path} is nfs4 from filer:/x"
     assert str(caught.value).startswith(expected) and "store.allow_network_fs: true" in str(caught.value)
     assert not path.parent.exists(), "nothing was made there"
     store = SqliteStore(path, allow_network_fs=True)
-    assert store.open().epoch == 1
-    store.close()
+    assert (await store.open(nobody)).epoch == 1
+    await store.close()
 
 
 def test_the_types_are_the_kernels_names() -> None:
