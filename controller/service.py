@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import secrets
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
 from motor_rpc import control_pb2 as pb
@@ -22,11 +22,12 @@ from controller.core import events as e
 from controller.core.core import Core
 from controller.core.model import GenerationRecord, NodeOffer, OperatorState, SlotKey
 from controller.core.state import CoreState
-from controller.store.interface import Store, StoreError
+from controller.store.interface import Standby, Store, StoreError
 
 log = logging.getLogger(__name__)
 
 RESERVATION_SECONDS = 60.0
+SHARED_STORE_SECONDS = 1.0  # a write under way may take so long at the end of a term; another controller waits
 STORE_RETRY_SECONDS = 2.0  # until what could not be stored is tried again
 
 
@@ -39,7 +40,7 @@ class Session(Protocol):
 
 
 class ControllerService:
-    """One deployment's controller. Lives in one event loop; only the store's thread is elsewhere."""
+    """One deployment's controller. Lives in one event loop."""
 
     def __init__(self, deployment: LoadedDeployment, store: Store, clock: Callable[[], float] = time.monotonic) -> None:
         self.deployment = deployment
@@ -51,7 +52,6 @@ class ControllerService:
         self.store_error = ""
         self.changed = asyncio.Event()  # pulsed after each event, for followers of the event list
         self._store = store
-        self._store_thread = ThreadPoolExecutor(1, thread_name_prefix="store")
         self._to_store: deque[GenerationRecord] = deque()
         self._operator_to_store: OperatorState | None = None
         self._unsaved: dict[str, GenerationRecord] = {}  # by scope: refused by the store, tried again
@@ -61,13 +61,18 @@ class ControllerService:
         self.prober = Prober(self._send, self._proof_of_life)
         self._store_task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._wake_at: float | None = None  # what the timer is set to, on `clock`
         self._said = 0
         self.core: Core | None = None
+        self.over = ""  # why this controller leads no more; from then on it says, stores and decides nothing
+        self.over_at = math.inf  # on `clock`
+        self.stepped_down = False
+        self._silenced: asyncio.Future[str] | None = None
 
-    async def open(self) -> None:
+    async def open(self, standby: Standby = lambda leader: None) -> None:
         """Take the store and what it holds. StoreError when that is not possible."""
-        loop = asyncio.get_running_loop()
-        snapshot = await loop.run_in_executor(self._store_thread, self._store.open)
+        snapshot = await self._store.open(standby)
+        self.wall_offset = time.time() - self.clock()  # again: a standby may have waited here for months
         self.core = Core(
             self.deployment.plan, snapshot.epoch, self.clock(), snapshot.lineage, snapshot.records, snapshot.operator
         )
@@ -78,25 +83,75 @@ class ControllerService:
         self._log_story()
         self._schedule()
 
-    async def close(self) -> None:
-        """Engines keep running: only this program ends."""
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._store_retry is not None:
-            self._store_retry.cancel()
-        self.prober.close()
+    async def close(self, reason: str = "this controller is ending") -> None:
+        """Engines keep running: only this controller's term ends. A store that others may take is let go at once."""
+        self.silence(reason)
         if self._store_task is not None:
-            await asyncio.wait({self._store_task}, timeout=10.0)
-        await asyncio.get_running_loop().run_in_executor(self._store_thread, self._store.close)
-        self._store_thread.shutdown()
+            shared = self._store.holds_until() != math.inf
+            _, late = await asyncio.wait({self._store_task}, timeout=SHARED_STORE_SECONDS if shared else 10.0)
+            for task in late:
+                task.cancel()
+        await self._store.close()
+
+    # -- leading ------------------------------------------------------------------------------------------------------
+
+    def may_order(self) -> bool:
+        """Whether this controller still leads, by its own clock. A process that slept finds out here, before it says
+        a word: its term is then over."""
+        if not self.over and time.monotonic() >= self._store.holds_until():
+            self.silence("its lease has run out or was taken from it")
+        return not self.over
+
+    def silence(self, reason: str) -> None:
+        """Order, store and decide nothing from now on. What was known last can still be read."""
+        if self.over:
+            return
+        self.over, self.over_at = reason, self.clock()
+        for timer in (self._timer, self._store_retry):
+            if timer is not None:
+                timer.cancel()
+        self.prober.close()
+        if self._silenced is not None and not self._silenced.done():
+            self._silenced.set_result(reason)
+        self.changed.set()  # readers of streams end
+
+    async def until_over(self) -> str:
+        """Wait until this controller leads no more; the reason."""
+        self._silenced = asyncio.get_running_loop().create_future()
+        if self.over:
+            return self.over
+        lost = asyncio.ensure_future(self._store.lost())
+        try:
+            await asyncio.wait({lost, self._silenced}, return_when=asyncio.FIRST_COMPLETED)
+            self.silence(lost.result() if lost.done() else self._silenced.result())
+        finally:
+            lost.cancel()
+        return self.over
+
+    def step_down(self, reason: str) -> a.OperatorAnswer:
+        """Give the lead up, for a standby to take it."""
+        if self._store.holds_until() == math.inf:
+            return a.OperatorAnswer(
+                False, "there is no standby to take over: the store belongs to this controller alone"
+            )
+        self.stepped_down = True
+        self.silence(f"stepped down: {reason}" if reason else "stepped down")
+        return a.OperatorAnswer(True, "stepping down; a standby takes over")
+
+    def store_trouble(self) -> str:
+        """Why the store cannot be written, or does not answer just now; empty when it does."""
+        return self.store_error or self._store.trouble()
+
+    def status_time(self) -> float:
+        """The time that a status is of: now, or when this controller ceased to lead."""
+        return min(self.clock(), self.over_at)
 
     async def raise_epoch(self, seen: int) -> None:
         """A node has obeyed a newer epoch than ours: the store was emptied, or is an older copy. Continue above it,
         once that is on the disk (rule 6)."""
         if seen <= self.state.epoch:
             return
-        loop = asyncio.get_running_loop()
-        epoch = await loop.run_in_executor(self._store_thread, self._store.raise_epoch, seen + 1)
+        epoch = await self._store.raise_epoch(seen + 1)
         self.state.epoch = max(self.state.epoch, epoch)
         log.warning("a node has seen epoch %d; this controller continues with %d", seen, self.state.epoch)
 
@@ -117,6 +172,8 @@ class ControllerService:
     def feed(self, event: e.Event) -> None:
         """Hand one event to the core and do what it asks for."""
         assert self.core is not None
+        if not self.may_order():  # a process that slept must not judge the nodes by its sleep
+            return
         for action in self.core.handle(event):
             self._perform(action)
         self._log_story()
@@ -227,7 +284,7 @@ class ControllerService:
 
     def _send(self, node_id: str, **body: Any) -> bool:
         session = self.sessions.get(self.node_sessions.get(node_id, ""))
-        if session is None:
+        if session is None or self.over:
             return False
         session.send(self._message(**body))
         return True
@@ -239,6 +296,8 @@ class ControllerService:
 
     def order(self, order: str, target: str, reason: str) -> a.OperatorAnswer:
         """Carry out an operator's order; the answer says what is done now or why not."""
+        if not self.may_order():
+            return a.OperatorAnswer(False, f"this controller leads no more: {self.over}")
         self.feed(e.OperatorOrdered(self.clock(), self.nonce(), order, target, reason))
         return self._answers.pop()
 
@@ -248,16 +307,15 @@ class ControllerService:
 
     async def _write_records(self) -> None:
         """Everything that waits goes into one commit; the core hears of it only when it is on the disk (rule 9)."""
-        loop = asyncio.get_running_loop()
         while self._to_store or self._operator_to_store is not None:
             records, operator = list(self._to_store), self._operator_to_store
             self._to_store.clear()
             self._operator_to_store = None
             try:
                 if operator is not None:
-                    await loop.run_in_executor(self._store_thread, self._store.put_operator, operator)
+                    await self._store.put_operator(operator)
                 if records:
-                    await loop.run_in_executor(self._store_thread, self._store.put, records)
+                    await self._store.put(records)
                 self.store_error = ""
             except StoreError as error:
                 self.store_error = str(error)
@@ -282,7 +340,7 @@ class ControllerService:
         self._unsaved.update({r.scope_id: r for r in records if r.scope_id not in waiting})
         if operator is not None and self._operator_to_store is None:
             self._unsaved_operator = operator
-        if self._store_retry is None:
+        if self._store_retry is None and not self.over:
             self._store_retry = asyncio.get_running_loop().call_later(STORE_RETRY_SECONDS, self._try_again)
 
     def _try_again(self) -> None:
@@ -296,15 +354,20 @@ class ControllerService:
 
     def _schedule(self) -> None:
         assert self.core is not None
+        if self.over:
+            return
         deadline = self.core.next_deadline()
-        loop = asyncio.get_running_loop()
+        if deadline == self._wake_at:  # most events ask for nothing earlier: no timer is set anew for each of them
+            return
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
+        self._timer, self._wake_at = None, deadline
         if deadline is not None:
+            loop = asyncio.get_running_loop()
             self._timer = loop.call_later(max(0.0, deadline - self.clock()), self._wake)
 
     def _wake(self) -> None:
+        self._wake_at = None
         self.feed(e.DeadlinePassed(self.clock(), self.nonce()))
 
     def _log_story(self) -> None:

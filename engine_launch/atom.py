@@ -11,7 +11,8 @@ from types import MappingProxyType
 
 from engine_launch.atom_log import FATAL_PATTERNS, STAGES, WORKER_STAGE
 from engine_launch.model import NodeLocal
-from engine_launch.profile import CommandForm, DcpRule, EngineProfile, PcpSupport, PortKind
+from engine_launch.model_facts import DEEPSEEK_V4
+from engine_launch.profile import CommandForm, DcpRule, EngineProfile, PcpModels, PcpSupport, PortKind
 from engine_launch.refused_env import ADDRESS, DEVICES, SHARED, TOPOLOGY
 from engine_launch.reserved import CONSUMED
 
@@ -89,6 +90,9 @@ FORM = CommandForm(
     ),
 )
 
+# Guide (docs/context_parallel_guide.md); the engine does not look.
+PCP_MODELS = PcpModels(DEEPSEEK_V4, "atom-pcp-model")
+
 # entrypoints/openai/metrics.py; prometheus adds the ending. All three move when a request ends, not before
 # (model_engine/scheduler.py:2396-2400).
 PROGRESS_COUNTERS = (
@@ -102,6 +106,7 @@ PROFILES: tuple[EngineProfile, ...] = (
         engine="atom",
         version="0.1.6",
         pcp=PcpSupport.YES,
+        pcp_models=PCP_MODELS,
         # DP-attention is refused beside PCP (llm_engine.py:69-78), plain data parallelism is not.
         pcp_with_dp=True,
         native=frozenset(),

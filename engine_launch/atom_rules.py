@@ -6,7 +6,9 @@ Sources: paths are below ATOM's package folder, commit ffdf3bb5d; "guide" is ATO
 
 from __future__ import annotations
 
+from engine_launch.atom import PCP_MODELS
 from engine_launch.atom_input import DEFAULT_BLOCK_SIZE, AtomEngine
+from engine_launch.model_facts import DEEPSEEK_V4
 from engine_launch.rule import Breach, Rule, RuleSeverity
 
 PCP = "prefill-context-parallel-size"
@@ -49,7 +51,7 @@ def _pcp_world(engine: AtomEngine) -> Breach | None:
 
 
 def _pcp_model(engine: AtomEngine) -> Breach | None:
-    if not engine.pcp or engine.model is None or engine.model.is_deepseek_v4:
+    if not engine.pcp or engine.model is None or engine.model.is_a(DEEPSEEK_V4):
         return None
     return Breach(
         "model",
@@ -228,7 +230,7 @@ RULES: tuple[Rule[AtomEngine], ...] = (
         stricter="the engine only asks whether the node has so many devices (model_runner.py:905-916)",
     ),
     Rule(
-        "atom-pcp-model",
+        PCP_MODELS.rule,
         _O,
         "PCP is for DeepSeek-V4 only.",
         "guide",

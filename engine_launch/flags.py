@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from engine_launch.secrets import is_secret
+
 # Short names of the field (PyMotor cf/resolver.py:206-220, es/core/vllm/vllm_config.py:45-56) -> vLLM's own.
 ALIASES: Mapping[str, str] = {
     "model-path": "model",
@@ -149,8 +151,9 @@ def _render_list(option: Option, flag: str, values: list[Any] | tuple[Any, ...])
         return _flag_and_word(flag, words[0])
     unsafe = next((word for word in words if is_flag_like(word)), None)
     if unsafe is not None:
+        shown = "one" if is_secret(option.name) else repr(unsafe)
         raise FlagError(
-            f"{option.spelled}: {unsafe!r} begins with a dash and is one of several values; the engine's parser "
+            f"{option.spelled}: {shown} begins with a dash and is one of several values; the engine's parser "
             "would read it as a flag"
         )
     return [flag, *words]

@@ -15,6 +15,7 @@ SERVED_MODEL_FLAG = "--served-model-name"
 API_KEY_FLAG = "--api-key"
 MODEL_FLAG = "--model"
 KV_TRANSFER_FLAG = "--kv-transfer-config"
+CERTIFICATE_FLAG = "--ssl-certfile"  # with it the API server speaks TLS only
 
 # A layerwise decode engine starts nothing for a request without these (facts of the field: its own virtual
 # inference sends them). The connector's name and the consumer's role say that an engine is one.
@@ -67,6 +68,11 @@ def words_of(argv: Sequence[str], flag: str) -> list[str]:
         elif word.startswith(flag + "="):
             found = [word.partition("=")[2]]
     return found
+
+
+def speaks_tls(argv: Sequence[str]) -> bool:
+    """Does an engine with this command line serve https?"""
+    return bool(words_of(argv, CERTIFICATE_FLAG))
 
 
 def _until_flag(words: Iterable[str]) -> Iterable[str]:

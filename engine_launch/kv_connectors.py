@@ -82,6 +82,10 @@ class Connector:
     decode_pp: str = ""  # what happens with pipeline stages on the decode side; empty: they work
     prefill_tp_not_below: str = ""  # what happens where prefill's tp is below decode's; empty: it works
     cp_multiple: str = ""  # what happens where prefill's pcp x dcp is no multiple of decode's; empty: it works
+    kv_heads_fit: str = (
+        ""  # with context parallelism: what happens where KV heads per worker do not fit; empty: nothing
+    )
+    dcp_fit: str = ""  # what happens where the sides' dcp sizes do not fit; empty: nothing
     both_roles: bool = False  # `kv_both` does what kv_producer and kv_consumer do
     reads_sizes: bool = False  # reads `prefill` and `decode` of kv_connector_extra_config
     demands_sizes: str = ""  # what happens without them; empty: nothing
@@ -110,6 +114,7 @@ _TABLE = (
         decode_pp=f"`assert self._decode_pp_size == 1` ({_MC}:2085)",
         prefill_tp_not_below=f"ValueError, prefill_tp_size must be greater or equal ({_MC}:1982-1986)",
         cp_multiple="`assert (remote_pcp_size * remote_dcp_size) % (pcp_size * dcp_size) == 0` " + f"({_MC}:2723)",
+        kv_heads_fit=f"`assert d_node_heads_per_rank % p_node_heads_per_rank == 0` ({_MC}:2727)",
         # :2429-2465: whoever is not exactly kv_producer starts the receiving thread and never sends.
         both_roles=False,
         reads_sizes=True,
@@ -162,6 +167,7 @@ _TABLE = (
             # The pulling forms: prefill answers, decode reads. The pushing form is of no known dispatch mode.
             order=None if name == "NixlPushConnector" else Order.PREFILL_FIRST,
             wrong_order="the decode engine knows no engine to read from (vLLM 0.32 v1/nixl/pull_scheduler.py:285)",
+            dcp_fit="the decode engine refuses its peer (vLLM 0.32 v1/nixl/base_worker.py:937-944, 2427-2434)",
             both_roles=True,
             listens=Listens.MASTERS,  # v1/nixl/base_scheduler.py:76-80, 328
             port_setting="VLLM_NIXL_SIDE_CHANNEL_PORT",

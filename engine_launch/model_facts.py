@@ -6,8 +6,24 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+
+@dataclass(frozen=True)
+class ModelKind:
+    """A family of models, known by what config.json says."""
+
+    name: str  # for people
+    model_types: frozenset[str]
+    architectures: frozenset[str]  # one of these is part of an architecture's name
+
+    def fits(self, model_type: str, architectures: Iterable[str]) -> bool:
+        """Is a model with these two a member of the family?"""
+        return model_type in self.model_types or any(
+            part in name for name in architectures for part in self.architectures
+        )
+
+
 # ATOM commit ffdf3bb5d model_engine/model_runner.py: is_deepseek_v4. A draft's own type counts as its target's.
-V4_MODEL_TYPES = frozenset({"deepseek_v4", "deepseek_v4_mtp"})
+DEEPSEEK_V4 = ModelKind("DeepSeek-V4", frozenset({"deepseek_v4", "deepseek_v4_mtp"}), frozenset({"DeepseekV4"}))
 
 # vLLM 0.32 transformers_utils/model_arch_config_convertor.py:150-206: the names that it tries, in its order.
 _KV_HEADS = ("n_head_kv", "num_kv_heads", "num_key_value_heads", "multi_query_group_num", "num_attention_groups")
@@ -28,9 +44,9 @@ class ModelFacts:
     mla: bool = False  # multi-head latent attention: one KV for all heads
     sparse: bool = False  # MLA that looks at the best tokens only (an indexer with a top k)
 
-    @property
-    def is_deepseek_v4(self) -> bool:
-        return self.model_type in V4_MODEL_TYPES or any("DeepseekV4" in name for name in self.architectures)
+    def is_a(self, kind: ModelKind) -> bool:
+        """Is it a member of this family?"""
+        return kind.fits(self.model_type, self.architectures)
 
     @property
     def name(self) -> str:

@@ -10,6 +10,7 @@ from enum import Enum
 from types import MappingProxyType
 
 from engine_launch.model import FatalPattern, NodeLocal, StageMarker, Translation, WarningPattern
+from engine_launch.model_facts import ModelKind
 from engine_launch.reserved import CONSUMED, READ, RESERVED
 
 
@@ -51,6 +52,14 @@ class PortKind(str, Enum):
 
 
 @dataclass(frozen=True)
+class PcpModels:
+    """The only models that an engine's PCP is right for."""
+
+    kind: ModelKind
+    rule: str  # id of the rule that says so; an operator may override it
+
+
+@dataclass(frozen=True)
 class CommandForm:
     """How an engine's command line is written; the defaults are vLLM's."""
 
@@ -87,6 +96,7 @@ class EngineProfile:
     pcp_counts_in_nnodes: bool  # the engine's own `world % nnodes` check counts PCP
     interleave_is_block_with_kv: bool  # with KV transfer and context parallelism: interleave == block size
     pcp_limits: frozenset[PcpLimit] = frozenset()
+    pcp_models: PcpModels | None = None  # None: pcp_limits say all there is
     multi_node: bool = True  # one engine world may span several nodes
     # Data-parallel ranks live in one process, and `data-parallel-size` makes no groups of slots.
     dp_in_process: bool = False

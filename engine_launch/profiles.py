@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import re
 from dataclasses import dataclass
 
@@ -37,11 +38,13 @@ class ProfileChoice:
     reason: str  # one sentence without a full stop
 
 
+@functools.lru_cache(maxsize=256)  # asked several times for each node and each command
 def resolve(name: str) -> EngineProfile:
     """The profile called `engine@version`; `vllm@0.32.0` and `vllm-ascend@0.23` are accepted spellings.
 
     ATOM's profiles have three numbers, since all of its versions begin with 0.1. A version newer than any that is
-    known works like the newest, with a note. UnknownProfile for the rest.
+    known works like the newest, with a note: engines seldom take flags away. UnknownProfile for the rest, older ones
+    too: a flag that came later ends them.
     """
     match = _NAME.match(name)
     if not match:
@@ -55,6 +58,12 @@ def resolve(name: str) -> EngineProfile:
     if found := PROFILES.get(f"{engine}@{version}"):
         return found
     if of_engine:
+        oldest = min(of_engine, key=_version_key)
+        if len(wanted) == length and wanted < _version_key(oldest):
+            raise UnknownProfile(
+                f"{engine}@{version} is older than any version that Motor knows, and which flags it takes is not "
+                f"known; {_known()}"
+            )
         newest = max(of_engine, key=_version_key)
         if wanted > _version_key(newest):
             note = f"newer than any version that Motor knows: it is treated like {newest.name}"
@@ -94,9 +103,13 @@ def _version_key(profile: EngineProfile) -> tuple[int, ...]:
 
 def _suggest(name: str) -> str:
     close = difflib.get_close_matches(name.replace("vllm-ascend", "vllm_ascend"), PROFILES, n=1, cutoff=0.6)
+    return _known() + (f"; did you mean {close[0]!r}?" if close else "")
+
+
+def _known() -> str:
     ranges = ", ".join(
         f"{engine}@{versions[0]}" + (f" to {versions[-1]}" if len(versions) > 1 else "")
         for engine in ENGINE_TYPES
         if (versions := [p.version for p in PROFILES.values() if p.engine == engine])
     )
-    return f"known: {ranges}" + (f"; did you mean {close[0]!r}?" if close else "")
+    return f"known: {ranges}"

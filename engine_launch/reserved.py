@@ -56,6 +56,7 @@ READ_OPTIONS: Mapping[str, ReadOption] = MappingProxyType(
         "block-size": ReadOption("number", "tokens of a block of the KV cache"),
         "cp-kv-cache-interleave-size": ReadOption("number", "tokens of a context-parallel stripe; divides block-size"),
         "kv-transfer-config": ReadOption("object", "the KV connector between prefill and decode"),
+        "ssl-certfile": ReadOption("text", "API servers then speak https, and so do Motor's checks and the inventory"),
         "shutdown-timeout": ReadOption("seconds", "how long a planned stop lets requests finish"),
     }
 )
@@ -66,7 +67,6 @@ READ = frozenset(READ_OPTIONS)
 _RANK = "Motor assigns ranks to slots and computes this for every process"
 _ADDRESS = "it is the data address of the first node of the engine's world, known only after assembly"
 _LB = "the load balancing of data-parallel ranks follows from dp_translation"
-_HTTPS = "Motor asks for /health over plain HTTP; put TLS in front of the engine"
 
 RESERVED: Mapping[str, str] = MappingProxyType(
     {
@@ -83,11 +83,6 @@ RESERVED: Mapping[str, str] = MappingProxyType(
         "config": "a second file of flags would bypass every check; write its keys into engine_config",
         "uds": "Motor and routers reach the API by address and port",
         "grpc": "Motor asks for /health over HTTP",
-        "ssl-keyfile": _HTTPS,
-        "ssl-certfile": _HTTPS,
-        "ssl-ca-certs": _HTTPS,
-        "ssl-cert-reqs": _HTTPS,
-        "ssl-ciphers": _HTTPS,
-        "enable-ssl-refresh": _HTTPS,
+        "ssl-cert-reqs": "Motor's own requests (/health, canary, metrics) bring no client certificate",
     }
 )

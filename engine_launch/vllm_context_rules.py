@@ -19,6 +19,7 @@ DCP = "decode-context-parallel-size"
 STRIPE = "cp-kv-cache-interleave-size"
 BLOCK = "block-size"
 KV = "kv-transfer-config"
+NIXL = ("NixlConnector", "NixlPullConnector", "NixlPushConnector")  # forms of one class, v1/nixl/connector.py
 
 # Ascend platform.py: the block size of attention kernels there, and so what to write for both.
 USUAL_BLOCK = 128
@@ -236,12 +237,23 @@ def _nixl_dcp(engine: VllmEngine) -> Breach | None:
     if engine.ascend or _version(engine) < (0, 30) or not engine.has_connector("NixlConnector"):
         return None
     legal = {1, max(shape.tp, shape.pcp)}
+    if shape.pcp > 1 and shape.dcp > 1 and shape.tp > 1:
+        return Breach(DCP, f"NixlConnector takes PCP and DCP together only with tp 1, here {shape.tp}", expected="1")
     if shape.dcp not in legal:
         expected = f"one of {', '.join(map(str, sorted(legal)))}"
         return Breach(DCP, "NixlConnector moves a KV cache that is whole or fully spread", expected=expected)
     if shape.dcp > 1 and engine.model is not None and not engine.model.mla:
         return Breach(DCP, "with NixlConnector it is for MLA models only", expected="1")
     return None
+
+
+def _nixl_pcp(engine: VllmEngine) -> Breach | None:
+    if engine.ascend or _version(engine) < (0, 29) or not engine.pcp or engine.role is Role.PREFILL:
+        return None
+    if not any(engine.has_connector(name) for name in NIXL):
+        return None
+    fix = "remove it here: a prefill side may have it"
+    return Breach(PCP, "NixlConnector sends from an engine with PCP and receives into none", expected="1", fix=fix)
 
 
 def _version(engine: VllmEngine) -> tuple[int, ...]:
@@ -347,8 +359,16 @@ RULES: tuple[Rule[VllmEngine], ...] = (
     Rule(
         "vllm-nixl-dcp",
         ERROR,
-        "NixlConnector takes a DCP of 1, or all of it: the larger of tp and pcp, and for MLA models only.",
-        "config/vllm.py:1473-1491, from 0.30 on",
+        "NixlConnector takes a DCP of 1, or all of it: the larger of tp and pcp, with PCP only where tp is 1, and for "
+        "MLA models only.",
+        "config/vllm.py:1473-1491, v1/nixl/connector.py:114-122, from 0.30 on",
         _nixl_dcp,
+    ),
+    Rule(
+        "vllm-nixl-pcp",
+        ERROR,
+        "With NixlConnector only a prefill side has PCP.",
+        "v1/nixl/connector.py:105-112, from 0.29 on",
+        _nixl_pcp,
     ),
 )

@@ -156,6 +156,17 @@ def _eplb(engine: VllmEngine) -> Breach | None:
     )
 
 
+def _certificate(engine: VllmEngine) -> Breach | None:
+    if engine.options.get("ssl-keyfile") is None or engine.options.get("ssl-certfile") is not None:
+        return None
+    return Breach(
+        "ssl-certfile",
+        "is missing beside ssl-keyfile",
+        expected="the file of the certificate chain, on every node",
+        fix="add it, or remove ssl-keyfile to serve plain http",
+    )
+
+
 def _fault_tolerance(engine: VllmEngine) -> Breach | None:
     if engine.options.get("enable-fault-tolerance") is not True:
         return None
@@ -268,5 +279,13 @@ RULES: tuple[Rule[VllmEngine], ...] = (
         "Fault tolerance needs one world with an API on every group.",
         "engine/arg_utils.py:2409-2414",
         _fault_tolerance,
+    ),
+    Rule(
+        "vllm-certificate",
+        ERROR,
+        "A key for https comes with its certificate.",
+        "uvicorn/config.py: load() asserts ssl_certfile where either is set",
+        _certificate,
+        stricter="the engine would load the whole model first, and end when it begins to serve",
     ),
 )

@@ -39,6 +39,9 @@ COMMANDS: dict[str, LazyCommand] = {
     "clean": LazyCommand("motorctl.orders:clean", "Stop foreign engines of a node."),
     "pause": LazyCommand("motorctl.orders:pause", "No automatic action until `resume`."),
     "resume": LazyCommand("motorctl.orders:resume", "End a pause."),
+    "step-down": LazyCommand("motorctl.orders:step_down", "Hand the lead over to a standby controller."),
+    "certs": LazyCommand("motorctl.certs:certs", "Make and look at certificates of controllers and nodes."),
+    "token": LazyCommand("motorctl.token_commands:token", "Make, list and remove tokens for REST."),
 }
 
 

@@ -8,6 +8,8 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
+NAMES_SHOWN = 3  # of the instances that share an engine profile
+
 STYLES = {
     "ready": "green", "assigned": "green", "spare": "cyan",
     "failed": "bold red", "rejected": "red", "vacant": "red", "lost": "red", "unreachable": "bold yellow",
@@ -19,10 +21,20 @@ def status_view(status: dict[str, Any]) -> Group:
     head = Text(f"deployment {status['deployment_id']}  epoch {status['epoch']}  ")
     head.append(status["summary"], "bold green" if status["ready"] else "bold yellow")
     parts: list[Any] = [head]
+    if status.get("stale_since"):
+        parts.append(
+            Text(
+                f"STALE since {status['stale_since']}: no controller leads ({status['stale_reason']}). "
+                "This is what the last leader saw; engines keep running, nothing is changed",
+                "bold red",
+            )
+        )
     if status.get("store_error"):
         parts.append(Text(f"the store cannot be written: {status['store_error']}", "bold red"))
     parts.append(_members(status))
+    parts += _profiles(status)
     parts.append(_nodes(status))
+    parts += _omitted(status)
     parts += [Text(f"! {problem}", "yellow") for problem in status["problems"]]
     for instance in status["instances"]:
         for group in instance["groups"]:
@@ -70,6 +82,19 @@ def _health(member: dict[str, Any]) -> str:
     return f"canary {member['canary']}" + (f": {member['canary_detail']}" if off else "")
 
 
+def _profiles(status: dict[str, Any]) -> list[Text]:
+    """A line for each engine profile in use: why this one, and which instances have it."""
+    users: dict[tuple[str, str], list[str]] = {}
+    for instance in status["instances"]:
+        choice = (instance["engine_profile"], instance["engine_profile_reason"])
+        users.setdefault(choice, []).append(instance["name"])
+    lines = []
+    for (profile, reason), names in users.items():
+        more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
+        lines.append(Text(f"engine profile {profile} ({reason}): {', '.join(names[:NAMES_SHOWN])}{more}", "dim"))
+    return lines
+
+
 def _nodes(status: dict[str, Any]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for column in ("NODE", "ADDRESS", "STATE", "SINCE", "DEVICES", "REASON"):
@@ -79,9 +104,18 @@ def _nodes(status: dict[str, Any]) -> Table:
             node["node_id"], node["address"], _styled(node["state"]), f"{node['since_seconds']:.0f} s",
             f"{node['devices_leased']}/{node['devices_total']} {node['device_kind']}", node["reason"],
         )  # fmt: skip
-    if not status["nodes"]:
+    if not status["nodes"] and not status["node_counts"]:
         table.add_row(Text("no node has registered", "yellow"))
     return table
+
+
+def _omitted(status: dict[str, Any]) -> list[Text]:
+    left_out = {name: count for name, count in status.get("omitted", {}).items() if count}
+    if not left_out:
+        return []
+    counts = ", ".join(f"{count} {state}" for state, count in sorted(status["node_counts"].items()))
+    what = ", ".join(f"{count} {name}" for name, count in left_out.items())
+    return [Text(f"nodes: {counts}"), Text(f"not shown: {what}; --all shows them", "dim")]
 
 
 def _evidence(group: dict[str, Any]) -> Text:

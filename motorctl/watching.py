@@ -13,23 +13,26 @@ from motorctl.client import controller_option, get, stream
 
 EXIT_NOT_READY = 1
 EVENT_WAIT_SECONDS = 30
+SHOWN = 200  # members and nodes that a person may want to see in one table
 
 
 @click.command()
 @controller_option
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
 @click.option("-w", "--watch", is_flag=True, help="Redraw whenever something happens, until Ctrl-C.")
-def status(controller: str, output: str, watch: bool) -> None:
+@click.option("-a", "--all", "everything", is_flag=True, help=f"Every member and node, also of more than {SHOWN}.")
+def status(controller: str, output: str, watch: bool, everything: bool) -> None:
     """Instances, members and nodes; for everything that is not up: what is missing, since when, why.
 
-    Exit code: 0 all instances ready, 1 not ready, 3 no answer.
+    Exit code: 0 all instances ready, 1 not ready, or no controller leads; 3 no answer.
     """
+    path = "/v1/status" if everything or output == "json" else f"/v1/status?limit={SHOWN}"
     if watch:
-        _watch(controller, output)
+        _watch(controller, output, path)
         return
-    answer = get(controller, "/v1/status")
+    answer = get(controller, path)
     _print(answer, output)
-    sys.exit(0 if answer["ready"] else EXIT_NOT_READY)
+    sys.exit(0 if answer["ready"] and not answer.get("stale_since") else EXIT_NOT_READY)
 
 
 def _print(answer: dict[str, object], output: str) -> None:
@@ -41,21 +44,21 @@ def _print(answer: dict[str, object], output: str) -> None:
         print_status(answer)
 
 
-def _watch(controller: str, output: str) -> None:
+def _watch(controller: str, output: str, path: str) -> None:
     """Redraw on events; stages and ages move without one, so every second as well."""
     if output == "json":
         while True:
-            click.echo(json.dumps(get(controller, "/v1/status")))
+            click.echo(json.dumps(get(controller, path)))
             time.sleep(1.0)
     from rich.live import Live
 
     from motorctl.status_view import status_view
 
-    with Live(status_view(get(controller, "/v1/status")), auto_refresh=False, screen=True) as live:
+    with Live(status_view(get(controller, path)), auto_refresh=False, screen=True) as live:
         while True:
             newest = get(controller, "/v1/events?limit=1")["next_after"]
             get(controller, f"/v1/events?after={newest}&limit=1&wait_seconds=1")
-            live.update(status_view(get(controller, "/v1/status")), refresh=True)
+            live.update(status_view(get(controller, path)), refresh=True)
 
 
 @click.command()

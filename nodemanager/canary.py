@@ -14,10 +14,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from engine_launch.health import API_KEY_FLAG, canary_prompt, served_name_of, virtual_transfer_params, words_of
+from motor_rpc.http_ask import NotHttpError, Place, Request, ask
+
+from engine_launch.health import (
+    API_KEY_FLAG,
+    canary_prompt,
+    served_name_of,
+    speaks_tls,
+    virtual_transfer_params,
+    words_of,
+)
 from engine_launch.profiles import takes_text_only
 from nodemanager.checks import Checks
-from nodemanager.http_ask import NotHttpError, Place, Request, ask
 from nodemanager.netif import network_error
 from nodemanager.records import StartRecord
 
@@ -52,11 +60,16 @@ class Outcome:
     refused: bool = False
 
 
+def api_of(record: StartRecord) -> Place:
+    """Where this start's API server listens, and whether with TLS."""
+    return Place(record.api_host, record.api_port, speaks_tls(record.argv))
+
+
 def target_of(record: StartRecord, checks: Checks) -> Target:
     """From the final command line, which alone says what an engine answers to."""
     keys = words_of(record.argv, API_KEY_FLAG)
     return Target(
-        place=Place(record.api_host, record.api_port),
+        place=api_of(record),
         model=served_name_of(record.argv, checks.served_model),
         prompt_tokens=checks.prompt_tokens,
         api_key=keys[0] if keys else record.env.get("VLLM_API_KEY", ""),

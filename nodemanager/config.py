@@ -8,10 +8,12 @@ import re
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
+from motor_rpc.tls import TlsFiles
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from engine_launch.secrets import MASK, Mask, is_secret, redact, secrets_in
 from nodemanager.limits import Limits
+from nodemanager.node_text import NodeTextError, read_yaml
 
 DEFAULT_PATH = Path("/etc/motor/nodemanager.yaml")
 DEFAULT_CONTROLLER_PORT = 1028
@@ -84,6 +86,14 @@ class Engine(_Strict):
         return self
 
 
+class Tls(_Strict):
+    """PEM files for the connection to the controllers, read at each dial. Relative ones lie beside the node file."""
+
+    ca: Path  # who may sign a controller's certificate
+    cert: Path  # this node's own: the controller knows the node by it
+    key: Path
+
+
 class NodeConfig(_Strict):
     """The node file, checked. Times in seconds."""
 
@@ -104,6 +114,9 @@ class NodeConfig(_Strict):
     limits: Limits = Field(default_factory=Limits)
     allow_loopback: bool = False
     allow_hub_models: bool = False
+    allow_env: list[str] = Field(default_factory=list)  # names a controller may set although code is found by them
+    allow_flags: list[str] = Field(default_factory=list)  # options it may set although they choose code or files
+    tls: Tls | None = None
     insecure: bool = False
     expected_nnodes: int | None = Field(default=None, ge=1)
     expected_model: str | None = None
@@ -129,18 +142,27 @@ class NodeConfig(_Strict):
 
     @model_validator(mode="after")
     def _open_wire_is_said(self) -> NodeConfig:
-        if not self.insecure:
+        if not self.insecure and self.tls is None:
             for item in self.controllers:
                 host, _ = parse_endpoint(item)
                 if not _is_loopback(host):
                     raise ValueError(
-                        f"controllers: {item} is not on this machine, and the connection to it has neither "
-                        "TLS nor a token; set `insecure: true` to accept that, on a network you trust"
+                        f"controllers: {item} is not on this machine, and the connection to it has no TLS; set "
+                        "`tls: {ca, cert, key}` (motorctl certs node makes the files), or `insecure: true` to accept "
+                        "that, on a network you trust"
                     )
         return self
 
     def endpoints(self) -> list[tuple[str, int]]:
         return [parse_endpoint(item) for item in self.controllers]
+
+    def may_dial(self, host: str) -> bool:
+        """Whether a controller that is not in the list may be dialled, because one that is names it as the leader. With
+        TLS it has to show a certificate like any other."""
+        return self.insecure or self.tls is not None or _is_loopback(host)
+
+    def tls_files(self) -> TlsFiles | None:
+        return None if self.tls is None else TlsFiles(self.tls.cert, self.tls.key, self.tls.ca)
 
     @property
     def run_folder(self) -> Path:
@@ -167,26 +189,27 @@ def _is_loopback(host: str) -> bool:
 def load(path: Path, overrides: dict[str, Any] | None = None) -> NodeConfig:
     """Read and check the node file; the command line wins over it. ConfigError names every problem."""
     try:
-        text = path.read_text()
+        data = read_yaml(path)
     except OSError as error:
         raise ConfigError([f"{path}: cannot read the node file: {error.strerror}; give one with --config"]) from error
-    try:
-        data = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigError([f"{path}: not YAML: {error}"]) from error
+    except NodeTextError as error:
+        raise ConfigError([f"{path}: {error}"]) from error
     if data is None:
         data = {}
     if not isinstance(data, dict):
         raise ConfigError([f"{path}: expected keys and values, got a {type(data).__name__}"])
     data.update(overrides or {})
+    if isinstance(data.get("tls"), dict):
+        data["tls"] = {k: str(path.parent / v) if isinstance(v, str) and v else v for k, v in data["tls"].items()}
     try:
         return NodeConfig.model_validate(data)
     except ValidationError as error:
-        raise ConfigError([_problem(path, data, entry) for entry in error.errors()]) from error
+        mask = Mask(secrets_in(data))
+        raise ConfigError([mask.known(_problem(path, entry)) for entry in error.errors()]) from error
 
 
-def _problem(path: Path, data: Any, entry: Any) -> str:
-    """`file:path.to.key: what, got, expected, how to fix` for one error of pydantic."""
+def _problem(path: Path, entry: Any) -> str:
+    """`file:path.to.key: what, got, expected, how to fix`."""
     where = ".".join(str(part) for part in entry["loc"]) or "(file)"
     if entry["type"] == "extra_forbidden":
         known = _known_keys(entry["loc"][:-1])
@@ -196,7 +219,7 @@ def _problem(path: Path, data: Any, entry: Any) -> str:
     if entry["type"] == "missing":
         return f"{path}:{where}: missing; add it"
     message = entry["msg"].removeprefix("Value error, ")
-    got = entry["input"]
+    got = MASK if any(is_secret(str(part)) for part in entry["loc"]) else redact(entry["input"])
     shown = f", got {got!r}" if isinstance(got, str | int | float | bool | list) and repr(got) not in message else ""
     return f"{path}:{where}: {message}{shown}"
 
@@ -207,6 +230,8 @@ def _known_keys(location: tuple[Any, ...]) -> list[str]:
         model = Devices
     elif location[:1] == ("limits",):
         model = Limits
+    elif location[:1] == ("tls",):
+        model = Tls
     elif location[:1] == ("engines",) and len(location) >= 2:
         model = Engine
     return sorted(model.model_fields)

@@ -18,7 +18,7 @@ def slot_report(one: Supervisor) -> pb.SlotReport:
     message = pb.SlotReport(
         slot=one.key.message(), generation=record.generation, epoch=record.epoch, run_id=record.run_id,
         config_digest=record.config_digest, state=one.state, stage=one.tracker.stage,
-        stage_seconds=one.stage_seconds(), reason=one.reason, workers_up=one.workers_up,
+        stage_seconds=one.stage_seconds(), reason=record.mask(one.reason), workers_up=one.workers_up,
         workers_seen=one.workers_seen, workers_expected=record.expected_workers, pid=one.pid,
         argv_digest=record.argv_digest, env_digest=record.env_digest, devices=record.devices,
         address=record.address, master_addr=record.master_addr, master_port=record.master_port,
@@ -35,6 +35,6 @@ def slot_report(one: Supervisor) -> pb.SlotReport:
             message.exit_signal = one.end.exit_signal
         message.devices_busy = bool(one.devices_busy)
         if one.state == pb.ENGINE_STATE_FAILED:
-            message.last_log_lines.extend(one.last_lines)
+            message.last_log_lines.extend(map(record.mask, one.last_lines))
             message.failure_class = one.end.failure_class
     return message

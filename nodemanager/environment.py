@@ -27,8 +27,6 @@ RANK_TABLE = re.compile(r"(RANK_TABLE_FILE|RANK_ID|RANK_SIZE)\Z")
 # Settings of HCCL in the manager's own environment are left-overs of somebody's shell; an engine's come from the
 # deployment, the node file and env_scripts.
 HCCL = re.compile(r"HCCL_")
-# Names that decide which code is loaded; only the node's own file may set them.
-NODE_ONLY = re.compile(r"(PYTHON|LD_)")
 # What bash itself adds to the environment of `env`.
 BASH_OWN = frozenset({"_", "SHLVL", "PWD", "OLDPWD", "BASHOPTS", "SHELLOPTS"})
 
@@ -131,11 +129,6 @@ def rank_table(env: Mapping[str, str]) -> list[str]:
     return sorted(name for name in env if RANK_TABLE.match(name))
 
 
-def refused_names(env: Mapping[str, str]) -> list[str]:
-    """Names a controller may not set."""
-    return sorted(name for name in env if NODE_ONLY.match(name))
-
-
 def node_values(node_env: Mapping[str, str], address: str, interface: str, devices: list[str]) -> dict[str, str]:
     """Values of the variables that the controller left to the node. EngineEnvironmentError for an unknown
     kind.
@@ -158,14 +151,9 @@ def compose(
     own: Mapping[str, str] | None = None,
 ) -> EngineEnvironment:
     """Put the layers on top of each other: allow-list, env_scripts, command (profile and deployment),
-    node-local values, the node file's `engines.<name>.env`, Motor's marks. EngineEnvironmentError for
-    names a controller may not set.
+    node-local values, the node file's `engines.<name>.env`, Motor's marks. What a controller may set is
+    bounds.check_env's to say.
     """
-    if refused := refused_names({**command, **node}):
-        raise EngineEnvironmentError(
-            f"the controller sets {', '.join(refused)}: names starting with PYTHON or LD_ are taken only "
-            "from the node file (engines.<name>.env or env_scripts)"
-        )
     values: dict[str, str] = {}
     scrubbed: dict[str, str] = {}
     layers = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,7 @@ _END = "\nexcept OSError as error:\n    sys.exit(error.strerror)\nprint(json.dum
 _READ = f"{_START}answer = open(path, errors='replace').read({LONGEST_TEXT}){_END}"
 _ROOM = f"{_START}s = os.statvfs(path); answer = [s.f_frsize * s.f_blocks, s.f_frsize * s.f_bavail]{_END}"
 _EXISTS = f"{_START}answer = os.path.exists(path){_END}"
+_REAL = f"{_START}answer = [os.path.realpath(one) for one in json.loads(path)]{_END}"
 
 
 class FileError(Exception):
@@ -45,6 +47,11 @@ async def room(path: str, seconds: float) -> Room:
 async def exists(path: str, seconds: float) -> bool:
     """FileError if the file system does not answer in time."""
     return bool(await _ask(_EXISTS, path, seconds))
+
+
+async def real_paths(paths: Sequence[str], seconds: float) -> list[str]:
+    """Where each path leads, links and `..` followed. FileError if a file system does not answer in time."""
+    return [str(path) for path in await _ask(_REAL, json.dumps(list(paths)), seconds)]
 
 
 async def _ask(script: str, path: str, seconds: float) -> Any:

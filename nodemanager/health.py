@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
+from motor_rpc.http_ask import NotHttpError, Place, Request, ask
+
 from nodemanager.deadline import within
-from nodemanager.netif import bracketed, network_error
+from nodemanager.netif import network_error
 
 PROBE_SECONDS = 5.0  # a busy API server may take long; one slow answer alone changes nothing
 
@@ -19,28 +21,15 @@ class Health:
     detail: str
 
 
-async def probe(host: str, port: int, path: str, timeout: float = PROBE_SECONDS) -> Health:
+async def probe(place: Place, path: str, timeout: float = PROBE_SECONDS) -> Health:
     """GET `path` with an own time limit. Never raises for anything the server or the network does."""
-    where = f"http://{bracketed(host)}:{port}{path}"
+    where = place.url(path)
     try:
-        status = await within(timeout, _status_line(host, port, path))
+        answer = await within(timeout, ask(place, Request(path)))
     except asyncio.TimeoutError:
         return Health(False, f"{where}: no answer within {timeout:g} s")
     except OSError as error:
         return Health(False, f"{where}: {network_error(error)}")
-    except ValueError:
+    except NotHttpError:
         return Health(False, f"{where}: not an HTTP answer")
-    if len(status) < 2 or not status[1].isdigit():
-        return Health(False, f"{where}: not an HTTP answer")
-    return Health(status[1] == "200", f"{where}: {' '.join(status[1:]).strip()}")
-
-
-async def _status_line(host: str, port: int, path: str) -> list[str]:
-    reader, writer = await asyncio.open_connection(host, port)
-    try:
-        request = f"GET {path} HTTP/1.1\r\nHost: {bracketed(host)}:{port}\r\nConnection: close\r\n\r\n"
-        writer.write(request.encode())
-        await writer.drain()
-        return (await reader.readline()).decode(errors="replace").split(" ", 2)
-    finally:
-        writer.close()
+    return Health(answer.status == 200, f"{where}: {answer.status} {answer.reason}".strip())

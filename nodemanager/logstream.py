@@ -10,11 +10,13 @@ from pathlib import Path
 
 from motor_rpc import control_pb2 as pb
 
+from engine_launch.secrets import Mask
 from nodemanager.log_follower import LogFollower, tail
 
 CHUNK = 64 << 10
 DEFAULT_TAIL = 100
 LONGEST_TAIL = 10_000
+PLAIN = Mask()  # knows no value, only what a secret looks like
 
 
 class LogStreams:
@@ -24,10 +26,10 @@ class LogStreams:
         self._send = send
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
-    def open(self, request: pb.LogRequest, path: Path | None, missing: str = "") -> None:
-        """Begin to answer; with no `path` the answer is the error `missing`."""
+    def open(self, request: pb.LogRequest, path: Path | None, missing: str = "", mask: Mask = PLAIN) -> None:
+        """Begin to answer, with `mask` over every line; with no `path` the answer is the error `missing`."""
         self.cancel(request.request_id)
-        task = asyncio.create_task(self._answer(request, path, missing))
+        task = asyncio.create_task(self._answer(request, path, missing, mask))
         self._tasks[request.request_id] = task
         task.add_done_callback(lambda done: self._forget(request.request_id, done))
 
@@ -44,22 +46,22 @@ class LogStreams:
         for request_id in list(self._tasks):
             self.cancel(request_id)
 
-    async def _answer(self, request: pb.LogRequest, path: Path | None, missing: str) -> None:
+    async def _answer(self, request: pb.LogRequest, path: Path | None, missing: str, mask: Mask) -> None:
         name = request.request_id
         if path is None or not path.exists():
             self._chunk(name, end=True, error=missing or f"{path}: not there")
             return
-        follower = LogFollower(path, lambda lines: self._lines(name, lines))
+        follower = LogFollower(path, lambda lines: self._lines(name, lines, mask))
         count = min(request.tail_lines or DEFAULT_TAIL, LONGEST_TAIL)
         if request.follow:
             follower.skip_to_end()
-        self._lines(name, tail(path, count))
+        self._lines(name, tail(path, count), mask)
         if request.follow:
             await follower.follow()
         self._chunk(name, end=True)
 
-    def _lines(self, name: str, lines: list[str]) -> None:
-        data = "".join(line + "\n" for line in lines).encode()
+    def _lines(self, name: str, lines: list[str], mask: Mask) -> None:
+        data = "".join(mask(line) + "\n" for line in lines).encode()
         for start in range(0, len(data), CHUNK):
             self._chunk(name, data=data[start : start + CHUNK])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from engine_launch.secrets import redact_argv
 from nodemanager.engine_start import state_name
 from nodemanager.service import NodeManager, motor_version
 from nodemanager.supervisor import Supervisor
@@ -48,7 +49,7 @@ def slot_status(one: Supervisor) -> dict[str, Any]:
         "epoch": one.record.epoch,
         "run_id": one.record.run_id,
         "state": state_name(one.state),
-        "reason": one.reason,
+        "reason": one.record.mask(one.reason),
         "stage": one.tracker.stage,
         "stage_seconds": round(one.stage_seconds(), 1),
         "progress": one.tracker.describe(one.key.node_rank, time.monotonic()) if running else "",
@@ -61,5 +62,5 @@ def slot_status(one: Supervisor) -> dict[str, Any]:
         "devices_busy": one.devices_busy,
         "self_fence": one.record.self_fence,
         "log_file": one.record.log_file,
-        "command": one.record.argv,
+        "command": redact_argv(one.record.argv),
     }

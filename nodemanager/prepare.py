@@ -17,7 +17,6 @@ from nodemanager.aside import in_thread
 from nodemanager.config import NodeConfig
 from nodemanager.engine_offer import Versions
 from nodemanager.items import Item
-from nodemanager.model_check import check_model
 from nodemanager.ports import MasterListener, reach_master, taken_ports
 from nodemanager.slots import SlotKey
 
@@ -156,7 +155,7 @@ class Preparer:
         (engine, version), (toolkit, cann), model, files, (machine, driver) = await asyncio.gather(
             checks.engine_item(config, self._versions, message.engine, message.engine_version),
             checks.toolkit_item(config, self._versions, message.engine),
-            check_model(message.model, config.model_roots, config.allow_hub_models, config.limits.file_seconds),
+            checks.model_check(config, message),
             checks.device_files_item(config, devices),
             machine_checks.machine_items(config, devices),
         )

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 from motor_rpc import control_pb2 as pb
 
+from engine_launch.model_facts import ModelKind
+from engine_launch.model_need import ModelNeed
 from nodemanager import environment, left_overs, netif
 from nodemanager.aside import in_thread
 from nodemanager.config import NodeConfig
@@ -14,6 +16,7 @@ from nodemanager.engine_offer import Versions
 from nodemanager.environment import EngineEnvironmentError
 from nodemanager.file_child import FileError, exists
 from nodemanager.items import Item, warning
+from nodemanager.model_check import ModelCheck, check_model
 from nodemanager.ports import show_taken
 from nodemanager.slots import SlotKey
 
@@ -110,6 +113,17 @@ async def toolkit_item(config: NodeConfig, versions: Versions, name: str) -> tup
     if found.version:
         return Item("toolkit", True, f"CANN {found.version} ({found.detail})"), found
     return warning("toolkit", f"version of CANN {found.detail}"), found
+
+
+async def model_check(config: NodeConfig, message: pb.PrepareMsg) -> ModelCheck:
+    """Is the model there, and of the kind that the engine is right for?"""
+    need = None
+    if message.HasField("model_kind"):
+        asked = message.model_kind
+        kind = ModelKind(asked.name, frozenset(asked.model_types), frozenset(asked.architectures))
+        need = ModelNeed(kind, asked.reason)
+    roots, seconds = config.model_roots, config.limits.file_seconds
+    return await check_model(message.model, roots, config.allow_hub_models, seconds, need)
 
 
 def wanted_ports(message: pb.PrepareMsg) -> list[int]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from motor_rpc import control_pb2 as pb
 from motor_rpc.completion_probe import ask_completion
+from motor_rpc.http_ask import Place
 
 from engine_launch.health import API_KEY_FLAG, canary_prompt, virtual_transfer_params, words_of
 from engine_launch.profiles import takes_text_only
@@ -25,8 +26,7 @@ async def probe(request: pb.ProbeRequest, records: Iterable[StartRecord]) -> pb.
         more["prompt"] = canary_prompt(0, request.prompt_tokens, text=True)
     keys = words_of(own.argv, API_KEY_FLAG) if own else []
     found = await ask_completion(
-        request.host,
-        request.port,
+        Place(request.host, request.port, request.tls),
         request.served_model,
         request.prompt_tokens,
         request.deadline_seconds or DEADLINE_SECONDS,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from motor_rpc.http_ask import NotHttpError, Place, Request, ask
+
 from nodemanager.deadline import within
-from nodemanager.http_ask import NotHttpError, Place, Request, ask
 
 
 def sum_of_counters(text: bytes, names: Sequence[str]) -> float | None:

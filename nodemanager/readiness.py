@@ -55,7 +55,7 @@ class Readiness:
         record = self.record
         if record.api_port:
             limit = self.vitals.checks.collector_timeout
-            found = await health.probe(record.api_host, record.api_port, record.health_path, limit)
+            found = await health.probe(self.vitals.api, record.health_path, limit)
             self._strikes = 0 if found.ok else self._strikes + 1
             self._health = found
             if found.ok:

@@ -25,9 +25,11 @@ import socket
 import threading
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from engine_launch.secrets import Mask
 from nodemanager.shim import START_FILE, STATUS_FILE, write_json
 from nodemanager.slots import SlotKey
 
@@ -95,6 +97,11 @@ class StartRecord:
     @property
     def key(self) -> SlotKey:
         return SlotKey.parse(self.slot)
+
+    @cached_property
+    def mask(self) -> Mask:
+        """Takes this engine's secrets out of what is told about it."""
+        return Mask.of(self.argv, self.env)
 
 
 def read_json(path: Path) -> dict[str, Any] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import shutil
@@ -18,15 +19,17 @@ from typing import Any
 from motor_rpc import control_pb2 as pb
 
 from engine_launch.profiles import UnknownProfile, resolve
+from engine_launch.secrets import Mask
 from nodemanager import devices_free, left_overs, netif, probing, shim_client
 from nodemanager.aside import in_thread
 from nodemanager.config import NodeConfig
+from nodemanager.dial import Dialer
 from nodemanager.engine_offer import Versions
 from nodemanager.engine_start import FAILED, READY, STOPPED, StopRequest, Surroundings
 from nodemanager.environment import ScriptCache
 from nodemanager.items import WARNING
 from nodemanager.link import Link
-from nodemanager.logstream import LogStreams
+from nodemanager.logstream import PLAIN, LogStreams
 from nodemanager.ports import show_taken, taken_ports
 from nodemanager.prepare import Held, Preparer
 from nodemanager.records import RecordError, Records, StartRecord, boot_id
@@ -93,7 +96,9 @@ class NodeManager:
         self.versions = Versions(self.scripts)
         self.owner = left_overs.Owner(node_id, str(records.state_dir))
         self.preparer = Preparer(config, self.owner, self.versions, self._held)
-        self.link = Link(config.endpoints(), self.register, self.handle)
+        self.link = Link(
+            config.endpoints(), self.register, self.handle, dialer=Dialer(config.tls_files()), may_dial=config.may_dial
+        )
         self.logs = LogStreams(self.link.send)
         self.telemetry = Collector(partial(choose, config.devices.kind, TOOL_SECONDS))
         self._around = Surroundings(
@@ -102,7 +107,7 @@ class NodeManager:
             devices_free_seconds=config.limits.devices_free_seconds,
         )  # fmt: skip
         self._order: dict[SlotKey, asyncio.Lock] = {}
-        self._prepares: dict[SlotKey, asyncio.Task[None]] = {}
+        self._prepares: dict[SlotKey, tuple[int, asyncio.Task[None]]] = {}  # under way, with their generation
         self._tasks: set[asyncio.Task[Any]] = set()
         self._commands: dict[str, Callable[[SlotKey, Any, int], Awaitable[None]]] = {
             "prepare": self._prepare,
@@ -247,14 +252,24 @@ class NodeManager:
         except (ValueError, RecordError) as error:
             self._refuse(slot, generation, kind, "limits", str(error))
             return
+        # The node's own journal: whom it obeyed. tests/ha reads that no epoch had two controllers.
+        controller = self.link.state.controller
+        log.info("obeys %s of %s generation %d: epoch %d of %s", kind, key, generation, epoch, controller)
         if epoch > self.epoch:
             self.epoch = epoch
             self.preparer.newer_epoch(epoch)
-        if kind in ("prepare", "release", "stop") and (running := self._prepares.pop(key, None)):
-            running.cancel()
+        if kind in ("prepare", "release", "stop") and key in self._prepares:
+            self._cancel_prepare(key, generation)
         task = self._spawn(self._in_order(kind, key, body, epoch), f"{kind} {key}")
         if kind == "prepare":
-            self._prepares[key] = task
+            self._prepares[key] = (generation, task)
+
+    def _cancel_prepare(self, key: SlotKey, generation: int) -> None:
+        """A stop of what an older generation has left here says nothing about the one that is being prepared."""
+        prepared, task = self._prepares[key]
+        if generation >= prepared:
+            del self._prepares[key]
+            task.cancel()
 
     def _too_old(self, kind: str, key: SlotKey, generation: int, epoch: int) -> tuple[str, str] | None:
         """Neither epoch nor generation may be older than the newest seen for this slot."""
@@ -411,7 +426,18 @@ class NodeManager:
         except (ValueError, RecordError) as error:
             self.logs.open(request, None, str(error))
         else:
-            self.logs.open(request, path, f"no log of {key} generation {generation} on this node")
+            missing = f"no log of {key} generation {generation} on this node"
+            self.logs.open(request, path, missing, self._mask_of(key, generation))
+
+    def _mask_of(self, key: SlotKey, generation: int) -> Mask:
+        """What hides the secrets of one start; its values are known as long as its record is kept."""
+        held = self.slots.get(key)
+        if held is not None and held.record.generation == generation:
+            return held.record.mask
+        with contextlib.suppress(RecordError):
+            if record := self.records.load(self.records.folder(key, generation)):
+                return record.mask
+        return PLAIN
 
     # --- what others ask
 

@@ -13,8 +13,10 @@ from motor_rpc import control_pb2 as pb
 from engine_launch.command import command_digest
 from engine_launch.health import model_position
 from engine_launch.model import NodeLocal
+from engine_launch.profile import EngineProfile
 from engine_launch.profiles import UnknownProfile, resolve
 from nodemanager import environment, netif
+from nodemanager.bounds import OutOfBoundsError, check_argv, check_env
 from nodemanager.checks import Checks
 from nodemanager.config import NodeConfig
 from nodemanager.engine_offer import EngineError, final_argv
@@ -54,7 +56,7 @@ async def make_record(
 ) -> tuple[StartRecord, dict[str, str]]:
     """The record of this start, and the scrubbed variables. CommandRefusedError says what is wrong."""
     key = SlotKey.from_message(message.slot)
-    _check_command(message)
+    profile = _check_command(message)
     engine = config.engines.get(message.engine)
     if engine is None:
         raise CommandRefusedError(
@@ -73,6 +75,7 @@ async def make_record(
         environment.RUN_MARK: message.run_id,
     }
     try:
+        check_env(config, {**message.env, **message.node_env})
         env = environment.compose(
             scripts=await place.scripts.variables(engine.env_scripts),
             command=dict(message.env),
@@ -80,8 +83,10 @@ async def make_record(
             engine=engine.env,
             marks=marks,
         )
-        argv = final_argv(engine, await _with_model_path(config, list(message.argv), place.reservation))
-    except (EngineEnvironmentError, EngineError) as error:
+        canonical = await _with_model_path(config, list(message.argv), place.reservation)
+        await check_argv(config, profile, canonical)
+        argv = final_argv(engine, canonical)
+    except (EngineEnvironmentError, EngineError, OutOfBoundsError) as error:
         raise CommandRefusedError("limits", str(error)) from error
     record = StartRecord(
         slot=str(key), generation=message.generation, epoch=epoch, run_id=message.run_id,
@@ -113,8 +118,8 @@ def _interface(address: str) -> str:
     return interface
 
 
-def _check_command(message: pb.StartCmdMsg) -> None:
-    """The command is what the controller made, and this version of Motor knows the engine."""
+def _check_command(message: pb.StartCmdMsg) -> EngineProfile:
+    """The command is what the controller made, and this version of Motor knows the engine: its profile."""
     try:
         node_env = {name: NodeLocal(kind) for name, kind in message.node_env.items()}
     except ValueError as error:
@@ -124,12 +129,10 @@ def _check_command(message: pb.StartCmdMsg) -> None:
         raise CommandRefusedError(
             "argv", f"argv_digest: expected {message.argv_digest or 'none'}, argv and env here have {got}"
         )
-    if refused := environment.refused_names({**message.env, **message.node_env}):
-        raise CommandRefusedError("limits", f"env sets {', '.join(refused)}: only the node file may set such names")
     if message.stop_grace_seconds <= 0:
         raise CommandRefusedError("limits", "stop_grace_seconds: expected more than 0")
     try:
-        resolve(message.engine_profile)
+        return resolve(message.engine_profile)
     except UnknownProfile as error:
         raise CommandRefusedError("limits", f"engine_profile: {error}") from error
 

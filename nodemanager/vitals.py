@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from motor_rpc import control_pb2 as pb
+from motor_rpc.http_ask import Place
 
 from engine_launch.model import WarningPattern
 from nodemanager import activity, canary
@@ -59,7 +60,7 @@ class Vitals:
         checks = self.checks if self._has_api else Checks(canary_off_reason="headless: the group's master is asked")
         self.canary = CanaryState(checks, self._mark.exists(), time.monotonic())
         self._target = canary.target_of(record, self.checks)
-        self._progress = Progress(self._target.place, facts.metrics_path, facts.progress_counters)
+        self._progress = Progress(self.api, facts.metrics_path, facts.progress_counters)
         self._warnings = [(re.compile(one.pattern), one.meaning) for one in facts.warnings]
         self._warning = ("", 0.0)
         self._warnings_seen = 0
@@ -69,6 +70,11 @@ class Vitals:
         self._asking: asyncio.Task[None] | None = None
         self._stopped = False
         self._told_late_at = 0.0
+
+    @property
+    def api(self) -> Place:
+        """The API server; of no use where `api_port` is 0."""
+        return self._target.place
 
     # --- what the supervisor tells
 
@@ -177,7 +183,7 @@ class Vitals:
         warning, warned_at = self._current_warning(now)
         return pb.Liveness(
             canary=one.word(now),
-            canary_detail=one.off or one.last,
+            canary_detail=self._record.mask(one.off or one.last),
             canary_running_seconds=one.running(now) if one.late(now) else 0.0,
             canary_failures=one.failures,
             progress_seconds=now - one.progress_at if one.progress_at is not None else -1.0,
@@ -186,7 +192,7 @@ class Vitals:
             devices_seconds=now - devices.since if devices.since else 0.0,
             flat_samples=devices.flat_samples,
             flat_peak_percent=devices.flat_peak,
-            warning=warning,
+            warning=self._record.mask(warning),
             warning_seconds=now - warned_at if warning else 0.0,
         )
 

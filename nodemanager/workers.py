@@ -49,17 +49,25 @@ def look_at_tree(engine_pid: int, pattern: re.Pattern[str] = WORKER_TITLE, with_
         children = engine.children(recursive=True)
     except psutil.Error:
         return None
-    workers: list[Worker] = []
+    workers: dict[Worker, int] = {}  # with their parents
     cores: list[Worker] = []
     for child in children:
         with contextlib.suppress(psutil.Error):
             title = (" ".join(child.cmdline()) or child.name()).strip()
             if not pattern.match(title) and not CORE_TITLE.match(title):
                 continue
-            if child.status() != psutil.STATUS_ZOMBIE:
-                (workers if pattern.match(title) else cores).append(Worker(title, child.pid))
+            if child.status() == psutil.STATUS_ZOMBIE:
+                continue
+            if pattern.match(title):
+                workers[Worker(title, child.pid)] = child.ppid()
+            else:
+                cores.append(Worker(title, child.pid))
+    # A worker that runs a tool (torch's compiler calls g++) is seen twice between fork and exec: its child still has
+    # its title. Taken for a worker, the child would be missed for ever, and the engine never be ready.
+    pids = {worker.pid for worker in workers}
+    real = sorted(worker for worker, parent in workers.items() if parent not in pids)
     usage = _usage([engine, *children]) if with_usage else {}
-    return Tree(tuple(sorted(workers)), tuple(sorted(cores)), usage)
+    return Tree(tuple(real), tuple(sorted(cores)), usage)
 
 
 def _usage(processes: Sequence[psutil.Process]) -> dict[int, Usage]:

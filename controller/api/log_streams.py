@@ -23,11 +23,11 @@ class LogUnavailable(Exception):
 class LogStreams:
     def __init__(self, service: ControllerService) -> None:
         self._service = service
-        self._open: dict[str, asyncio.Queue[pb.LogChunk]] = {}
+        self._open: dict[tuple[str, str], asyncio.Queue[pb.LogChunk]] = {}  # by node and request
 
-    def take(self, chunk: pb.LogChunk) -> None:
-        """A chunk arrived on a node stream."""
-        queue = self._open.get(chunk.request_id)
+    def take(self, node_id: str, chunk: pb.LogChunk) -> None:
+        """A chunk arrived on `node_id`'s stream; one that this node was not asked for is dropped."""
+        queue = self._open.get((node_id, chunk.request_id))
         if queue is None:
             return
         if queue.full():
@@ -35,12 +35,17 @@ class LogStreams:
             chunk = pb.LogChunk(request_id=chunk.request_id, end=True, error="the reader is too slow; stream ended")
         queue.put_nowait(chunk)
 
+    def end(self, reason: str) -> None:
+        """No node will send a chunk any more: readers are told, and ask again elsewhere."""
+        for node_id, request_id in self._open:
+            self.take(node_id, pb.LogChunk(request_id=request_id, end=True, error=reason))
+
     async def read(self, node_id: str, slot: SlotKey | None, tail_lines: int, follow: bool) -> AsyncIterator[bytes]:
         """Lines of an engine's log, or of the node manager's own. LogUnavailable before the first chunk if the node
         has no stream, does not answer, or has no such log."""
         request_id = secrets.token_hex(8)
         queue: asyncio.Queue[pb.LogChunk] = asyncio.Queue(QUEUED_CHUNKS)
-        self._open[request_id] = queue
+        self._open[node_id, request_id] = queue
         request = pb.LogRequest(request_id=request_id, tail_lines=tail_lines, follow=follow)
         if slot is not None:
             request.slot.CopyFrom(wire.slot_message(slot))
@@ -67,6 +72,6 @@ class LogStreams:
                     ended = True
                     return
         finally:
-            del self._open[request_id]
+            del self._open[node_id, request_id]
             if not ended:
                 self._service.send_to_node(node_id, log_cancel=pb.LogCancel(request_id=request_id))

@@ -12,11 +12,38 @@ from controller.core import status
 from controller.core.state import CoreState, Phase
 
 
-def render_metrics(s: CoreState, now: float) -> tuple[bytes, str]:
-    """Body and content type of /metrics."""
+def render_metrics(s: CoreState, now: float, certificate_ends: float | None = None) -> tuple[bytes, str]:
+    """Body and content type of /metrics. `certificate_ends`: Unix time; None without TLS."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_StateCollector(s, now))
+    if certificate_ends is not None:
+        registry.register(_CertificateCollector(certificate_ends))
     return generate_latest(registry), CONTENT_TYPE_LATEST
+
+
+LEADER = ("motor_controller_leader", "1 on the controller that leads, 0 on a standby.")
+
+
+def render_standby() -> bytes:
+    """Body of /metrics of a controller that does not lead: it knows nothing of nodes and groups."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Standby())
+    return generate_latest(registry)
+
+
+class _Standby(Collector):
+    def collect(self) -> Iterator[Metric]:
+        yield GaugeMetricFamily(*LEADER, 0)
+
+
+class _CertificateCollector(Collector):
+    def __init__(self, ends: float) -> None:
+        self._ends = ends
+
+    def collect(self) -> Iterator[Metric]:
+        yield GaugeMetricFamily(
+            "motor_certificate_not_after_seconds", "When the controller's certificate ends, in Unix time.", self._ends
+        )
 
 
 class _StateCollector(Collector):
@@ -26,11 +53,12 @@ class _StateCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         s = self._state
+        yield GaugeMetricFamily(*LEADER, 1)
         yield GaugeMetricFamily("motor_controller_epoch", "Epoch of this controller.", s.epoch)
         nodes = GaugeMetricFamily("motor_nodes", "Nodes by state.", labels=["state"])
         counts = dict.fromkeys(("assigned", "spare", "cleaning", "rejected", "unreachable", "lost"), 0)
         for node in s.nodes.values():
-            state = status.node(s, node, self._now)["state"]
+            state = status.node_state(s, node, self._now)
             counts[state] = counts.get(state, 0) + 1
         for state, count in counts.items():
             nodes.add_metric([state], count)

@@ -11,7 +11,18 @@ td:first-child{font-family:ui-monospace,monospace;white-space:nowrap}pre{backgro
 <h1>motor-controller API</h1><p id="about"></p><div id="paths">loading /openapi.json ...</div>
 <script>
 const el = (tag, text) => { const e = document.createElement(tag); if (text) e.textContent = text; return e };
-fetch("/openapi.json").then(r => r.json()).then(api => {
+// A browser sends no token of its own; one that is typed in stays in this tab.
+const ask = async path => {
+  const token = sessionStorage.getItem("token");
+  const answer = await fetch(path, token ? {headers: {Authorization: "Bearer " + token}} : {});
+  if (answer.status !== 401) return answer.json();
+  const form = el("form"), field = el("input"), box = document.getElementById("paths");
+  field.type = "password"; field.placeholder = "token"; field.autocomplete = "off"; form.append(field);
+  box.textContent = token ? "That token is not valid. " : "This controller asks for a token. "; box.append(form);
+  return new Promise(done => form.onsubmit = e => {
+    e.preventDefault(); sessionStorage.setItem("token", field.value.trim()); done(ask(path)) });
+};
+ask("/openapi.json").then(api => {
   document.getElementById("about").textContent = api.info.description + " Version " + api.info.version + ".";
   const box = document.getElementById("paths"); box.textContent = "";
   for (const [path, methods] of Object.entries(api.paths)) for (const [method, op] of Object.entries(methods)) {

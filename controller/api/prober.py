@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from motor_rpc import control_pb2 as pb
 from motor_rpc.completion_probe import ask_completion
+from motor_rpc.http_ask import Place
 
 from controller.core import actions as a
 from engine_launch.flags import read_options
@@ -38,6 +39,7 @@ class Canary:
     prompt_tokens: int
     api_key: str = ""
     more: Mapping[str, Any] = field(default_factory=dict)  # what the engine needs beside that
+    tls: bool = False
 
 
 class Send(Protocol):
@@ -62,6 +64,7 @@ def canary_for(spec: EngineSpec, role: str) -> Canary:
         canary_prompt_tokens(spec.shape.pcp),
         _first(options.get("api-key")) or spec.env.get("VLLM_API_KEY", ""),
         more,
+        "ssl-certfile" in options,
     )
 
 
@@ -108,6 +111,7 @@ class Prober:
             served_model=canary.served_model,
             prompt_tokens=canary.prompt_tokens,
             deadline_seconds=action.deadline,
+            tls=canary.tls,
         )
         if not self._send(action.via_node, probe_request=request):
             loop.call_soon(self._end, request_id, False, "it has no stream to this controller")
@@ -141,8 +145,8 @@ class Prober:
         self._done(asked.action, alive, f"asked by node {asked.action.via_node}: {detail}")
 
     async def _ask_myself(self, action: a.AskProofOfLife, canary: Canary) -> None:
+        place = Place(action.host, action.port, canary.tls)
         found = await ask_completion(
-            action.host, action.port, canary.served_model, canary.prompt_tokens, action.deadline, canary.api_key,
-            canary.more,
-        )  # fmt: skip
+            place, canary.served_model, canary.prompt_tokens, action.deadline, canary.api_key, canary.more
+        )
         self._done(action, found.ok, f"asked by the controller: {found.detail}")

@@ -16,16 +16,19 @@ from controller.api import schemas
 from controller.api.log_streams import LogStreams, LogUnavailable
 from controller.api.metrics import render_metrics
 from controller.api.openapi_page import PAGE
-from controller.core import status
+from controller.api.problems import RESPONSES, same_shape
+from controller.api.tls import ServerTls
+from controller.core import status, status_brief
 from controller.core.events import StoryLine
 from controller.service import ControllerService
 
 MAX_EVENTS = 1000
 MAX_WAIT_SECONDS = 60.0
 KEEP_ALIVE_SECONDS = 15.0
+GATHER_SECONDS = 0.1
 
 
-def make_app(service: ControllerService, logs: LogStreams) -> FastAPI:
+def make_app(service: ControllerService, logs: LogStreams, tls: ServerTls | None = None) -> FastAPI:
     """The REST application of one controller."""
     app = FastAPI(
         title="motor-controller",
@@ -33,7 +36,9 @@ def make_app(service: ControllerService, logs: LogStreams) -> FastAPI:
         description="Status of one deployment: nodes, instances, events, logs. Errors are `{error, fix}`.",
         docs_url=None,  # its page loads scripts from elsewhere; ours at /docs does not
         redoc_url=None,
+        responses=RESPONSES,
     )
+    same_shape(app)
     started = service.clock()
 
     @app.exception_handler(LogUnavailable)
@@ -45,25 +50,36 @@ def make_app(service: ControllerService, logs: LogStreams) -> FastAPI:
         return HTMLResponse(PAGE)
 
     @app.get("/v1/status", response_model=schemas.Status, tags=["status"])
-    async def get_status() -> dict[str, Any]:
+    async def get_status(
+        limit: int = Query(
+            0, ge=0, le=1_000_000, description="at most so many members and nodes, those that need a look; 0: all"
+        ),
+    ) -> Response:
         """Everything in one answer: instances, groups, members, nodes, and what is missing since when and why."""
-        now = service.clock()
-        view = status.deployment(service.state, now)
-        return {
+        now = service.status_time()
+        s = service.state
+        view = status_brief.deployment(s, now, limit) if limit else status.deployment(s, now)
+        answer = {
             **view,
-            "store_error": service.store_error,
+            "problems": [*view["problems"], *(tls.problems() if tls else ())],
+            "store_error": service.store_trouble(),
+            "stale_since": _wall(service, service.over_at) if service.over else "",
+            "stale_reason": service.over,
             "uptime_seconds": round(now - started, 1),
             "version": version("motor-pcp"),
         }
+        return JSONResponse(answer)  # as it is: checking it against the model took longer than making it
 
     @app.get("/v1/nodes", response_model=list[schemas.Node], tags=["status"])
-    async def get_nodes() -> list[dict[str, Any]]:
+    async def get_nodes() -> Response:
         """Every node that has registered, with its state and the reason."""
-        now = service.clock()
-        return [status.node(service.state, node, now) for node in service.state.nodes.values()]
+        now = service.status_time()
+        return JSONResponse([status.node(service.state, node, now) for node in service.state.nodes.values()])
 
     @app.get("/v1/instances", response_model=list[schemas.Endpoint], tags=["inventory"])
-    async def get_instances() -> list[dict[str, Any]]:
+    async def get_instances(
+        stale: bool = Query(False, description="while no controller leads: answer the last list known, not 503"),
+    ) -> list[dict[str, Any]]:
         """The router's inventory: API servers of ready groups only. Headless nodes are never in it."""
         return status.inventory(service.state)
 
@@ -83,7 +99,7 @@ def make_app(service: ControllerService, logs: LogStreams) -> FastAPI:
         """Decisions with their reasons, oldest first. Without `after`: the newest `limit`."""
         lines = _events(service, after, subject)
         deadline = service.clock() + wait_seconds
-        while not lines and (left := deadline - service.clock()) > 0:
+        while not lines and not service.over and (left := deadline - service.clock()) > 0:
             changed = service.changed
             try:
                 await asyncio.wait_for(changed.wait(), left)
@@ -126,14 +142,30 @@ def make_app(service: ControllerService, logs: LogStreams) -> FastAPI:
             return problem(409, answer.sentence)
         return {"done": answer.sentence}
 
+    @app.post(
+        "/v1/step-down", response_model=schemas.Answer, tags=["orders"], responses={409: {"model": schemas.Problem}}
+    )
+    async def post_step_down(order: schemas.StepDown) -> Any:
+        """Give the lead up at once, for a standby to take it. Engines and what is decided stay as they are."""
+        answer = service.step_down(order.reason)
+        if not answer.ok:
+            return problem(409, answer.sentence, "a standby needs a store that controllers share: store.kind etcd")
+        return {"done": answer.sentence}
+
+    @app.get("/livez", tags=["probes"], response_class=PlainTextResponse)
+    async def livez() -> str:
+        """200 while the event loop runs, on a standby as well."""
+        return "ok\n"
+
     @app.get("/healthz", tags=["probes"], response_class=PlainTextResponse)
     async def healthz() -> str:
-        """200 while the event loop runs."""
+        """The same as /livez."""
         return "ok\n"
 
     @app.get("/readyz", tags=["probes"], responses={503: {"model": schemas.Problem}})
     async def readyz() -> Response:
-        """200 when this controller can start engines: its store is writable. Says nothing about the engines."""
+        """200 when this controller leads and can start engines: its store is writable. Says nothing about the engines.
+        A standby answers 503 with the leader's address."""
         if service.store_error:
             return problem(503, service.store_error, "running engines are not touched; free the disk or repair it")
         return JSONResponse({"ready": True, "epoch": service.state.epoch})
@@ -141,7 +173,7 @@ def make_app(service: ControllerService, logs: LogStreams) -> FastAPI:
     @app.get("/metrics", tags=["probes"], response_class=PlainTextResponse)
     async def metrics() -> Response:
         """Prometheus text format."""
-        body, content_type = render_metrics(service.state, service.clock())
+        body, content_type = render_metrics(service.state, service.clock(), tls.not_after() if tls else None)
         return Response(body, media_type=content_type)
 
     return app
@@ -161,10 +193,9 @@ def _events(service: ControllerService, after: int, subject: str) -> list[StoryL
 
 
 def _event(service: ControllerService, line: StoryLine) -> dict[str, Any]:
-    at = datetime.fromtimestamp(service.wall_offset + line.at, timezone.utc)
     return {
         "sequence": line.sequence,
-        "at": at.isoformat(timespec="milliseconds"),
+        "at": _wall(service, line.at),
         "subject": line.subject,
         "code": line.code,
         "sentence": line.sentence,
@@ -172,14 +203,32 @@ def _event(service: ControllerService, line: StoryLine) -> dict[str, Any]:
     }
 
 
+def _wall(service: ControllerService, at: float) -> str:
+    return datetime.fromtimestamp(service.wall_offset + at, timezone.utc).isoformat(timespec="milliseconds")
+
+
+async def _more_news(service: ControllerService, losses: int) -> None:
+    """A thousand groups that become ready together are not told one by one. A loss is told at once."""
+    until = service.clock() + GATHER_SECONDS
+    while service.state.inventory_losses == losses and not service.over and (left := until - service.clock()) > 0:
+        try:
+            await asyncio.wait_for(service.changed.wait(), left)
+        except asyncio.TimeoutError:
+            return
+
+
 async def _inventory_stream(service: ControllerService) -> AsyncIterator[str]:
-    told: list[dict[str, Any]] | None = None
+    told = losses = -1
     while True:
         changed = service.changed
-        inventory = status.inventory(service.state)
-        if inventory != told:
-            told = inventory
-            yield f"event: inventory\ndata: {json.dumps(inventory)}\n\n"
+        s = service.state
+        if told not in (-1, s.inventory_changes) and losses == s.inventory_losses:
+            await _more_news(service, losses)
+        if told != s.inventory_changes:  # most events change nothing of it, and it is long
+            told, losses = s.inventory_changes, s.inventory_losses
+            yield f"event: inventory\ndata: {json.dumps(status.inventory(s))}\n\n"
+        if service.over:
+            return  # the reader asks again, and finds the controller that leads
         try:
             await asyncio.wait_for(changed.wait(), KEEP_ALIVE_SECONDS)
         except asyncio.TimeoutError:

@@ -101,6 +101,14 @@ class Node(BaseModel):
     foreign: list[ForeignEngine]
 
 
+class Omitted(BaseModel):
+    """What `limit` has left out of a status."""
+
+    instances: int
+    groups: int
+    nodes: int
+
+
 class Status(BaseModel):
     deployment_id: str
     epoch: int
@@ -111,7 +119,13 @@ class Status(BaseModel):
     node_counts: dict[str, int]
     instances: list[Instance]
     nodes: list[Node]
+    omitted: Omitted
     store_error: str = Field(description="why the store cannot be written; empty when it can")
+    stale_since: str = Field(
+        description="wall clock, ISO 8601: this is what a controller knew when it ceased to lead, and none is known to "
+        "lead since; empty: this is now"
+    )
+    stale_reason: str = Field(description="why it ceased to lead")
     uptime_seconds: float
     version: str
 
@@ -137,6 +151,10 @@ class Order(BaseModel):
     reason: str = Field("", max_length=500, description="kept with the event")
 
 
+class StepDown(BaseModel):
+    reason: str = Field("", max_length=500, description="goes into the log")
+
+
 class Answer(BaseModel):
     done: str
 
@@ -160,3 +178,4 @@ class Problem(BaseModel):
 
     error: str
     fix: str = ""
+    leader: str = Field("", description="on a standby: base URL of the controller that leads")

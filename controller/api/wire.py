@@ -11,9 +11,12 @@ from engine_launch.command import build_command
 from engine_launch.flags import read_options
 from engine_launch.health import canary_prompt_tokens, served_model
 from engine_launch.model import Assignment, EngineSpec, Role
+from engine_launch.model_need import ModelNeed, model_need
 
 PROTOCOL = 1
 UNDERSTOOD = (1,)  # one version back is understood once there is one
+
+LARGEST_COUNT = 1 << 48
 
 _STATES = {
     pb.ENGINE_STATE_UNSPECIFIED: MemberState.NONE,
@@ -109,6 +112,26 @@ def newest_epoch(message: pb.RegisterMsg) -> int:
     return max([entry.epoch for entry in message.seen] + [held.epoch for held in message.holdings], default=0)
 
 
+def implausible(message: pb.NodeMessage) -> str:
+    """Why numbers of `message` cannot be true; empty if they can. Epochs and generations count starts, and a store
+    keeps 63 bits: one of a broken or hostile node would be continued above (rule 6), and could not be stored."""
+    counts: list[int] = []
+    if message.HasField("register"):
+        for held in message.register.holdings:
+            counts += (held.epoch, held.generation)
+        for seen_slot in message.register.seen:
+            counts += (seen_slot.epoch, seen_slot.generation)
+    elif message.HasField("slot_report"):
+        counts = [message.slot_report.epoch, message.slot_report.generation]
+    elif message.HasField("prepare_report"):
+        counts = [message.prepare_report.generation]
+    elif message.HasField("command_refused"):
+        refused = message.command_refused
+        counts = [refused.generation, refused.newest_epoch, refused.newest_generation]
+    largest = max(counts, default=0)
+    return f"expected epochs and generations up to {LARGEST_COUNT}, got {largest}" if largest > LARGEST_COUNT else ""
+
+
 def event(body: pb.NodeMessage, session: str, node_id: str, now: float, nonce: str) -> e.Event | None:
     """The event a message becomes; None for those the core does not see (heartbeats, log chunks)."""
     kind = body.WhichOneof("body")
@@ -170,6 +193,19 @@ def prepare(
         deadline_seconds=action.deadline_seconds,
         reservation_seconds=reservation_seconds,
         controller_time=wall_clock,
+        model_kind=_model_kind(model_need(spec)),
+    )
+
+
+def _model_kind(need: ModelNeed | None) -> pb.ModelKind | None:
+    if need is None:
+        return None
+    kind = need.kind
+    return pb.ModelKind(
+        name=kind.name,
+        model_types=sorted(kind.model_types),
+        architectures=sorted(kind.architectures),
+        reason=need.reason,
     )
 
 

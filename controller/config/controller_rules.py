@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from motor_rpc.tls import TlsFiles
+
+from controller.config.advertise_rules import Advertised, read_advertised
 from controller.config.errors import Findings, Shown
+from controller.config.listen_rules import check_listening, read_tls
 from controller.config.schema import Controller, TimerSettings
+from controller.config.store_rules import StoreSettings, read_store
 from controller.core.model import Timers
 
 _SECTION = "motor_controller_config"
@@ -16,6 +20,9 @@ _TIMERS = (_SECTION, "timers")
 
 # SIGTERM to a headless vLLM process: 13.4 s until it was gone (measured); the rest is reserve.
 STOP_MARGIN = 20.0
+
+# Of all nodes together: about a third of what a controller on one core can take.
+HEARTBEATS_PER_SECOND = 1500
 
 
 @dataclass(frozen=True)
@@ -27,10 +34,14 @@ class Listen:
 
 
 @dataclass(frozen=True)
-class StoreSettings:
-    kind: str  # sqlite | memory
-    path: Path  # of the sqlite file
-    allow_network_fs: bool = False
+class AccessSettings:
+    """Who may ask what over REST (controller/api/guard.py)."""
+
+    tokens_file: Path | None = None  # None: no token is asked for
+    loopback_read: bool = False
+    rate_per_second: float = 200.0
+    burst: int = 400
+    max_body_bytes: int = 65536
 
 
 @dataclass(frozen=True)
@@ -42,20 +53,15 @@ class Settings:
     insecure: bool
     store: StoreSettings
     log_level: str
+    access: AccessSettings = AccessSettings()
+    advertised: Advertised = field(default_factory=Advertised)
+    tls: TlsFiles | None = None
+    open_doors: str = ""  # what anyone on the network may use or listen to, for people
 
 
 def read_settings(controller: Controller, folder: Path, findings: Findings) -> Settings:
     """`folder` is deploy.json's own: a relative store path lies below it."""
-    for name, listen in (("rest", controller.rest), ("grpc", controller.grpc)):
-        if not is_loopback(listen.host) and not controller.insecure:
-            findings.error(
-                (_SECTION, name, "host"),
-                "listens beyond loopback, where anyone on the network may give orders",
-                got=listen.host,
-                expected="a loopback address",
-                fix=f'set "{_SECTION}.insecure": true if the network is trusted',
-                rule="controller-loopback",
-            )
+    open_doors = check_listening(controller, findings)
     if controller.rest.port == controller.grpc.port:
         findings.error(
             (_SECTION, "grpc", "port"),
@@ -68,27 +74,43 @@ def read_settings(controller: Controller, folder: Path, findings: Findings) -> S
         rest=Listen(controller.rest.host, controller.rest.port),
         grpc=Listen(controller.grpc.host, controller.grpc.port),
         insecure=controller.insecure,
-        store=StoreSettings(controller.store.kind, folder / controller.store.path, controller.store.allow_network_fs),
+        store=read_store(controller, folder, findings),
         log_level=controller.log_level,
+        access=_read_access(controller, folder, findings),
+        advertised=read_advertised(controller, findings),
+        tls=read_tls(controller, folder, findings),
+        open_doors=open_doors,
     )
 
 
-def is_loopback(host: str) -> bool:
-    """True for localhost and loopback literals; other names may point anywhere."""
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
+def _read_access(controller: Controller, folder: Path, findings: Findings) -> AccessSettings:
+    access = controller.access
+    if access.loopback_read and access.tokens_file is None:
+        findings.warning(
+            (_SECTION, "access", "loopback_read"),
+            "no effect: without a tokens_file nobody needs a token",
+            fix="set access.tokens_file, or remove it",
+            rule="access-loopback",
+        )
+    return AccessSettings(
+        tokens_file=None if access.tokens_file is None else folder / access.tokens_file,
+        loopback_read=access.loopback_read,
+        rate_per_second=access.rate_per_second,
+        burst=access.burst,
+        max_body_bytes=access.max_body_bytes,
+    )
 
 
-def read_timers(settings: TimerSettings, drains: Mapping[str, float], findings: Findings) -> Timers:
-    """`drains` holds the drain time of each engine section. Timers nest; what does not is an error."""
-    given = settings.model_dump(exclude={"node_timeout"})
-    wanted = max(6.0, 3 * settings.heartbeat_interval) + 1
+def read_timers(settings: TimerSettings, drains: Mapping[str, float], findings: Findings, slots: int = 0) -> Timers:
+    """`drains` holds the drain time of each engine section, `slots` is the size of the deployment. Timers nest; what
+    does not is an error."""
+    given = settings.model_dump(exclude={"node_timeout", "heartbeat_interval"})
+    interval = settings.heartbeat_interval
+    if interval is None:  # a large cluster beats slower: the controller's load has a limit
+        interval = max(Timers.heartbeat_interval, slots / HEARTBEATS_PER_SECOND)
+    wanted = max(6.0, 3 * interval) + 1
     node_timeout = settings.node_timeout if settings.node_timeout is not None else wanted
-    timers = Timers(**given, node_timeout=node_timeout)
+    timers = Timers(**given, heartbeat_interval=interval, node_timeout=node_timeout)
     if node_timeout < 3 * timers.heartbeat_interval:
         findings.error(
             (*_TIMERS, "node_timeout"),

@@ -7,6 +7,7 @@ import re
 from controller.config.engine_input import EngineInput
 from controller.config.errors import Findings, Path
 from engine_launch.flags import scalar_text
+from engine_launch.guarded import guarded_env
 from engine_launch.vllm import SILENT_LOG_LEVELS
 
 _NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
@@ -43,6 +44,13 @@ def read_env(engine: EngineInput, findings: Findings) -> dict[str, str]:
 
 
 def _check_value(engine: EngineInput, name: str, value: str, path: Path, findings: Findings) -> None:
+    if why := guarded_env([name]).get(name):
+        findings.warning(
+            path,
+            f"nodes refuse it: {why}",
+            fix="set it in engines.<name>.env of the node files, or name it in their allow_env",
+            rule="env-guarded",
+        )
     if "\0" in value or "\n" in value:
         findings.error(path, "holds a line break or a zero byte", expected="one line of text", rule="env-value")
     if name == "VLLM_LOGGING_LEVEL" and value.upper() in SILENT_LOG_LEVELS:

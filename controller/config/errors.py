@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
+from engine_launch.secrets import MASK, Mask, is_secret, secrets_in
+
 Path = tuple[str | int, ...]  # keys from the top of the document; list positions are numbers
 
 
@@ -58,12 +60,17 @@ class Problem:
         return f"{self.file}:{dotted(self.path) or '.'}{line}"
 
 
+_SHOWN = 100  # errors in the text of a ConfigError; `problems` has them all
+
+
 class ConfigError(Exception):
     """A file that cannot be used. `problems` holds every error, and the warnings found on the way."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple(problems)
-        super().__init__("\n".join(str(problem) for problem in self.errors))
+        lines = [str(problem) for problem in self.errors[:_SHOWN]]
+        more = len(self.errors) - len(lines)
+        super().__init__("\n".join(lines + ([f"... and {more} more"] if more else [])))
 
     @property
     def errors(self) -> tuple[Problem, ...]:
@@ -82,6 +89,7 @@ class Findings:
         self.lines = lines or {}
         self.data = data
         self.problems: list[Problem] = []
+        self._mask = Mask(secrets_in(data))
         self._overridden: dict[tuple[str, str], str] = {}  # (engine section, rule) -> the operator's reason
 
     def error(
@@ -96,13 +104,13 @@ class Findings:
         overridable: bool = False,
     ) -> None:
         """`got` is the value in the file; `Shown(text)` prints as it is. `rule` is the id of a listed rule."""
-        found = _text(got) or self._value(path)
+        found = _text(got, path) or self._value(path)
         self.add(Problem(path, what, found, expected, fix, rule=rule, overridable=overridable))
 
     def warning(
         self, path: Path, what: str, *, got: Any = NOTHING, expected: str = "", fix: str = "", rule: str = ""
     ) -> None:
-        self.add(Problem(path, what, _text(got), expected, fix, Severity.WARNING, rule=rule))
+        self.add(Problem(path, what, _text(got, path), expected, fix, Severity.WARNING, rule=rule))
 
     def override(self, section: str, rule: str, reason: str) -> None:
         """From now on a violation of `rule` in `section` is a warning, if the rule lets itself be overridden."""
@@ -120,7 +128,17 @@ class Findings:
                 problem = replace(problem, severity=Severity.WARNING, what=what)
             else:
                 problem = replace(problem, fix=f"{problem.fix}; this rule cannot be overridden".removeprefix("; "))
-        self.problems.append(replace(problem, file=self.file, line=self._line(problem.path)))
+        self.problems.append(
+            replace(
+                problem,
+                what=self._mask.known(problem.what),
+                got=self._mask.known(problem.got),
+                expected=self._mask.known(problem.expected),
+                fix=self._mask.known(problem.fix),
+                file=self.file,
+                line=self._line(problem.path),
+            )
+        )
 
     def has_errors(self) -> bool:
         return any(problem.severity is Severity.ERROR for problem in self.problems)
@@ -144,7 +162,7 @@ class Findings:
                 value = value[part]
             except (KeyError, IndexError, TypeError):
                 return ""
-        return "" if isinstance(value, (Mapping, list)) else describe(value)
+        return "" if isinstance(value, (Mapping, list)) else _text(value, path)
 
 
 def dotted(path: Path) -> str:
@@ -186,5 +204,10 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f'did you mean "{by_folded[close[0]]}"?' if close else ""
 
 
-def _text(got: Any) -> str:
-    return str(got) if isinstance(got, Shown) else describe(got)
+def _text(got: Any, path: Path) -> str:
+    """What is told of a value: nothing but its kind where the path says that it is secret."""
+    if isinstance(got, Shown):
+        return str(got)
+    if got is not None and any(isinstance(part, str) and is_secret(part) for part in path):
+        return MASK if isinstance(got, (bool, int, float, str)) else describe(got)
+    return describe(got)

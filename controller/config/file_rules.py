@@ -25,6 +25,7 @@ FILE: tuple[StatedRule, ...] = (
     StatedRule("value-type", _E, 'A value has its key\'s type: "2" and 2.0 are not 2.'),
     StatedRule("value-range", _E, "A value lies within its key's limits."),
     StatedRule("section-engine", _E, "There is at least one engine section."),
+    StatedRule("slots-most", _E, "A deployment has at most 100,000 slots of at most 4,096 devices."),
     StatedRule("section-instances", _E, "A role with a number of instances has an engine section."),
     StatedRule("devices-per-node", _E, "A node has the devices that an engine process takes.", "PCP paper"),
     StatedRule("devices-idle", _W, "Devices of a node that no engine process takes stay idle."),
@@ -62,6 +63,7 @@ ENGINE: tuple[StatedRule, ...] = (
     StatedRule(
         "env-log-level", _E, "The engine logs at INFO or DEBUG: stages are read from its log.", "vLLM, logger.py"
     ),
+    StatedRule("env-guarded", _W, "Names by which code is found are the nodes' own (docs/security.md)."),
     StatedRule("env-node", _W, "One value for all nodes replaces what each node would fill in."),
 )
 
@@ -75,7 +77,18 @@ PORTS: tuple[StatedRule, ...] = (
 )
 
 TIMES: tuple[StatedRule, ...] = (
-    StatedRule("controller-loopback", _E, "Beyond loopback without TLS and token needs insecure."),
+    StatedRule("controller-loopback", _E, "Beyond loopback without TLS (REST: and tokens) needs insecure."),
+    StatedRule("controller-insecure", _W, "insecure has no effect beside TLS and tokens."),
+    StatedRule("tls-file", _E, "cert, key and ca of tls are files."),
+    StatedRule("access-loopback", _W, "loopback_read says something only where tokens are asked for."),
+    StatedRule("store-kind", _E, "Keys of store belong to its kind."),
+    StatedRule("store-endpoints", _E, "etcd has endpoints, https://host:port, each once."),
+    StatedRule("store-plain", _E, "etcd beyond loopback without TLS needs insecure."),
+    StatedRule("store-pairs", _E, "user and password_file, cert and key stand together; TLS files need https://."),
+    StatedRule("store-files", _W, "password_file, ca, cert and key are files."),
+    StatedRule("store-lease", _E, "lease_seconds / 4 + 2 x request_seconds + lease_seconds / 10 <= lease_seconds."),
+    StatedRule("advertise-address", _E, "advertise.grpc is host:port, advertise.rest a URL, https:// with tls."),
+    StatedRule("advertise-missing", _W, "With etcd and every address listened on, advertise says where it is."),
     StatedRule("controller-ports", _E, "REST and gRPC have different ports."),
     StatedRule("timers-heartbeat", _E, "node_timeout is at least three heartbeats."),
     StatedRule(

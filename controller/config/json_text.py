@@ -7,9 +7,11 @@ import re
 from typing import Any, NoReturn
 
 from controller.config.errors import Path
-from controller.config.text import Parsed, TextError, WrittenFloat
+from controller.config.text import DEEPEST, Parsed, TextError, WrittenFloat, is_text
 
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
+
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def parse(text: str) -> Parsed:
@@ -22,6 +24,10 @@ def parse(text: str) -> Parsed:
         at_end = error.pos >= len(text.rstrip()) or error.msg.startswith("Unterminated string")
         fix = "the file ends too early: was it cut off?" if at_end else ""
         raise TextError(f"not valid JSON: {error.msg}", error.lineno, error.colno, fix) from error
+    except TextError:
+        raise
+    except ValueError as error:  # Python turns no more than 4,300 digits into an integer
+        raise TextError("not usable: a number has too many digits", 1, 1) from error
     lines, duplicates = _scan(text)
     return Parsed(data, lines, duplicates)
 
@@ -41,6 +47,10 @@ def _scan(text: str) -> tuple[dict[Path, int], tuple[tuple[Path, int, int], ...]
         line += text.count("\n", at, match.start())
         at = match.start()
         token = match.group()
+        if len(path) > DEEPEST:
+            raise TextError("not usable: nested too deeply", line, 1)
+        if _SURROGATE.search(token) and not is_text(json.loads(token)):
+            raise TextError("not usable: half of a surrogate pair is no character", line, 1)
         if token in "]}":
             path.pop()
             expect_key = False

@@ -11,6 +11,7 @@ from controller.config import json_text, yaml_text
 from controller.config.errors import ConfigError, Findings, Path, Problem, Shown
 from controller.config.text import Parsed, TextError
 
+LARGEST = 4 << 20  # bytes; a device or a log that was named by mistake is not read to its end
 _READERS = {".json": json_text.parse, ".yaml": yaml_text.parse, ".yml": yaml_text.parse}
 
 
@@ -34,7 +35,11 @@ def read_document(path: FilePath | str) -> Document:
     if reader is None:
         raise _refuse(file, "the suffix does not say what this is", f'"{path.suffix}"', ".json, .yaml or .yml")
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        with path.open("rb") as content:
+            read = content.read(LARGEST + 1)
+        if len(read) > LARGEST:
+            raise _refuse(file, "is too large for a deployment", f"more than {LARGEST} bytes", "the deployment file")
+        text = read.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
     except OSError as error:
         raise _refuse(file, "cannot be read", error.strerror or str(error), "a readable file") from error
     except UnicodeDecodeError as error:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from controller.config import pair_shard_rules
 from controller.config.engine_input import EngineInput
 from controller.config.errors import Findings, Path, Shown, did_you_mean
 from controller.config.kv_rules import check_kv_object, check_kv_section
@@ -105,6 +106,7 @@ RULES = (
     BLOCK,
     DISTANCE,
     ONE_WORLD,
+    *pair_shard_rules.RULES,
 )
 
 _MODE_PATH: Path = ("motor_coordinator_config", "scheduler_config", "deploy_mode")
@@ -195,6 +197,7 @@ def _check_pair(prefill: KvSection, decode: KvSection, findings: Findings) -> No
         return
     _check_pair_sizes(prefill, decode, connector, findings)
     _check_blocks(prefill, decode, connector, findings)
+    pair_shard_rules.check_shards(prefill, decode, connector, findings)
     _check_distance(prefill, decode, connector, findings)
     _check_one_world(prefill, decode, connector, findings)
 

@@ -14,7 +14,7 @@ from controller.config.atom_rules import check_atom
 from controller.config.controller_rules import Settings, read_settings, read_timers
 from controller.config.engine_input import EngineInput, read_engine
 from controller.config.env_rules import read_env
-from controller.config.errors import Findings, Problem, Severity
+from controller.config.errors import Findings, Problem, Severity, Shown
 from controller.config.flag_rules import check_options, drain_of
 from controller.config.health_rules import check_health, hang_settings, health_checks
 from controller.config.kv_sections import KvSection, read_kv
@@ -32,6 +32,9 @@ from engine_launch.model import EngineSpec, KvPlan, Role, Translation
 from engine_launch.override import Override
 from engine_launch.profiles import ProfileChoice
 from engine_launch.translation import TranslationChoice
+
+MOST_DEVICES = 4096  # of one node
+MOST_SLOTS = 100_000  # ten times the largest cluster that was measured; what is planned is held in memory
 
 INSTANCE_KEYS = {
     Role.PREFILL: "p_instances_num",
@@ -99,7 +102,18 @@ def deployment_from(document: Document) -> LoadedDeployment:
             engines[name] = dataclasses.replace(spec, kv=kv_plan)
             choices[name] = Choices(engine.choice, engine.translation, dispatch if engine.section in kv else None)
     drains = {engine.section: drain_of(engine, findings) for engine in inputs}
-    timers = read_timers(sections.controller.timers, drains, findings)
+    slots = sum(instance.dp_size * instance.nnodes for instance in instances)
+    devices = max((instance.devices_per_slot for instance in instances), default=0)
+    if slots > MOST_SLOTS or devices > MOST_DEVICES:
+        findings.error(
+            (),
+            "asks for more than any cluster has",
+            got=Shown(f"{slots} slots (instances x dp_size x nnodes) of {devices} devices"),
+            expected=f"at most {MOST_SLOTS} slots of at most {MOST_DEVICES} devices",
+            fix="look for a number with digits too many",
+            rule="slots-most",
+        )
+    timers = read_timers(sections.controller.timers, drains, findings, slots)
     findings.raise_errors()
     plan = DeploymentPlan(
         deployment_id=sections.deploy.deployment_id,
@@ -188,4 +202,5 @@ def _instance_plan(name: str, engine: EngineInput, spec: EngineSpec, ports: Role
         engine_profile=engine.profile.name,
         profile_reason=f"assumed: {engine.choice.reason}" if engine.choice.assumed else engine.choice.reason,
         hang=hang_settings(engine.engine.health_check_config),
+        api_scheme="https" if engine.value("ssl-certfile") else "http",
     )

@@ -27,9 +27,10 @@ _INTRO = f"""# deploy.json
 Every key, every rule, and where each comes from. Made by `make docs` from the program itself: change that, not this.
 
 `motorctl validate FILE` checks a file: all errors at once with file, line, path, value, rule and fix; warnings apart;
-exit code 0 for a usable file and 2 for any other. `motorctl plan FILE` shows what comes of it, without hardware.
-`motorctl init` writes a commented sample, `motorctl schema` the JSON Schema for an editor. The file is JSON, or YAML
-where its name ends in `.yaml` or `.yml` (plain `no` and `on` are text there, as YAML 1.2 has it).
+exit code 0 for a usable file and 2 for any other; `-o json` says the same to programs. `motorctl plan FILE` shows what
+comes of it, without hardware. `motorctl init` writes a commented sample, `motorctl schema` the JSON Schema for an
+editor. The file is JSON, or YAML where its name ends in `.yaml` or `.yml` (plain `no` and `on` are text there, as YAML
+1.2 has it).
 
 There are three classes of keys: those of the tables below; those that the field's own files carry and that have
 [no effect](#keys-of-the-field-without-effect) here, one warning each; and all others, which are errors.

@@ -122,7 +122,8 @@ def _profiles() -> Iterator[str]:
     yield (
         "`engine_profile` names one. Without it the version that the nodes report decides; offline, PCP with "
         "`engine_type: vllm` means vLLM-Ascend, as in the field's files, and anything else the newest. A version that "
-        "is newer than all works like the newest, with a warning."
+        "is newer than all works like the newest, with a warning. One that is older than all is refused, and a node "
+        "that has it is `rejected`: which flags it takes is not known."
     )
     yield table(("Field", "Meaning"), [(code(name), meaning) for name, meaning in _FIELDS.items()])
     for engine in ENGINE_TYPES:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from controller.config.render import (
@@ -17,6 +17,7 @@ from controller.config.render import (
 from controller.core.model import Scope
 from engine_launch.flags import read_options, to_json
 from engine_launch.override import NO_OVERRIDE, Override
+from engine_launch.secrets import redact, redact_argv, redact_env
 
 _PORT_WORDS = {"master": "master", "api": "API", "dp_rpc": "data-parallel RPC", "kv": "KV"}
 
@@ -68,7 +69,8 @@ def _instance_lines(instance: InstanceRendering) -> list[str]:
 def _override_lines(override: Override) -> list[str]:
     """One for each part that stands against Motor's own rules."""
     options = [
-        f"  override     --{option.name} {to_json(option.value)} in the place of Motor's own ({override.reason})"
+        f"  override     --{option.name} {to_json(redact(option.value, option.name))} "
+        f"in the place of Motor's own ({override.reason})"
         for option in read_options(override.options)
     ]
     return options + [f"  override     rule {rule} only warns ({override.reason})" for rule in override.rules]
@@ -91,8 +93,8 @@ def _slot_lines(slot: SlotRendering) -> list[str]:
         f"on {slot.assignment.address}",
         f"  ports  {_port_words(slot)}",
     ]
-    lines += _labelled("env", [f"{name}={_quoted(value)}" for name, value in slot.env.items()])
-    return lines + _labelled("argv", _argv_lines(command.argv))
+    lines += _labelled("env", [f"{name}={_quoted(value)}" for name, value in redact_env(slot.env).items()])
+    return lines + _labelled("argv", _argv_lines(redact_argv(command.argv)))
 
 
 def _port_words(slot: SlotRendering) -> str:
@@ -107,7 +109,7 @@ def _labelled(label: str, items: list[str]) -> list[str]:
     return [f"  {label if i == 0 else '':<5}  {item}" for i, item in enumerate(items)]
 
 
-def _argv_lines(argv: tuple[str, ...]) -> list[str]:
+def _argv_lines(argv: Sequence[str]) -> list[str]:
     """One option with its values on each line, quoted for a shell."""
     groups: list[list[str]] = [[]]
     for word in argv:
@@ -180,8 +182,8 @@ def _slot_data(slot: SlotRendering) -> dict[str, Any]:
         "address": slot.assignment.address,
         "master_addr": slot.assignment.master_addr,
         "ports": {str(port): kind for port, kind in slot.ports.items()},
-        "argv": list(command.argv),
-        "env": slot.env,
+        "argv": redact_argv(command.argv),
+        "env": redact_env(slot.env),
         "node_env": {name: source.value for name, source in command.node_env.items()},
     }
 
@@ -189,4 +191,4 @@ def _slot_data(slot: SlotRendering) -> dict[str, Any]:
 def _override_data(override: Override) -> dict[str, Any] | None:
     if override == NO_OVERRIDE:
         return None
-    return {"reason": override.reason, "options": dict(override.options), "rules": list(override.rules)}
+    return {"reason": override.reason, "options": redact(override.options), "rules": list(override.rules)}

@@ -3,6 +3,9 @@
 The plan is made before any node has spoken, with an assumed profile. What nodes really have is tried once: the same
 document with that profile pinned. Where it is valid and gives the same plan, engines get the command lines of the real
 profile; where not, the node is told why it cannot take part.
+
+Prefill and decode are tried one at a time, the other as it was assumed. That is enough while no rule over the pair
+looks at a profile: a test compares it with all pairs.
 """
 
 from __future__ import annotations
@@ -43,27 +46,31 @@ class ReportedProfiles:
         self._deployment = deployment
         self._trials: dict[tuple[str, str], Trial] = {}
         self._lock = Lock()
+        self._assumed: dict[str, list[InstancePlan]] = {}  # by section: the instances without a pinned profile
+        for plan in deployment.plan.instances:
+            if not plan.engine_versions:
+                self._assumed.setdefault(SECTIONS[plan.role], []).append(plan)
 
     def is_known(self, offer: NodeOffer) -> bool:
         """True where `judge` only looks up: nothing is read or checked."""
         return all(
-            not _readable(offer, plan) or (SECTIONS[plan.role], _readable(offer, plan)) in self._trials
-            for plan in self._assumed()
+            not (profile := _readable(offer, plans[0])) or (section, profile) in self._trials
+            for section, plans in self._assumed.items()
         )
 
     def judge(self, offer: NodeOffer) -> tuple[NodeOffer, Remarks]:
         """The offer with its obstacles, and what is worth telling, each thing once. May read files of the model."""
         obstacles: dict[str, str] = {}
         remarks: list[tuple[str, str]] = []
-        for plan in self._assumed():
-            profile = _readable(offer, plan)
+        for section, plans in self._assumed.items():
+            profile = _readable(offer, plans[0])
             if not profile:
                 continue
-            trial, fresh = self._try(SECTIONS[plan.role], profile)
+            trial, fresh = self._try(section, profile)
             if trial.obstacle:
-                obstacles[plan.name] = trial.obstacle
+                obstacles |= {plan.name: trial.obstacle for plan in plans}
             if fresh:
-                remarks += [(plan.name, remark) for remark in trial.remarks]
+                remarks += [(plans[0].name, remark) for remark in trial.remarks]
         return dataclasses.replace(offer, obstacles=obstacles) if obstacles else offer, tuple(remarks)
 
     def engine(self, instance: str, offer: NodeOffer | None) -> EngineSpec:
@@ -74,9 +81,6 @@ class ReportedProfiles:
             return assumed
         trial = self._trials.get((SECTIONS[plan.role], _readable(offer, plan)))
         return trial.engines.get(instance, assumed) if trial else assumed
-
-    def _assumed(self) -> list[InstancePlan]:
-        return [plan for plan in self._deployment.plan.instances if not plan.engine_versions]
 
     def _try(self, section: str, profile: str) -> tuple[Trial, bool]:
         """The trial, and whether it was made just now."""
@@ -104,8 +108,7 @@ def try_profile(deployment: LoadedDeployment, section: str, profile: str) -> Tri
     """Load the deployment's document again with `profile` pinned in `section`. Never raises for a bad file."""
     names = [plan.name for plan in deployment.plan.instances if SECTIONS[plan.role] == section]
     assumed = deployment.engines[names[0]].profile
-    if profile == assumed:
-        return Trial({name: deployment.engines[name] for name in names})
+    other_than = f"; the plan was made for {assumed}" if profile != assumed else ""
     try:
         resolve(profile)
         other = deployment_from(_pinned(deployment.document, section, profile))
@@ -115,10 +118,10 @@ def try_profile(deployment: LoadedDeployment, section: str, profile: str) -> Tri
         )
     except ConfigError as error:
         more = f" (and {len(error.errors) - 1} more)" if len(error.errors) > 1 else ""
-        return Trial(
-            obstacle=f"the node has {profile}, and the file does not work with that: {error.errors[0]}{more}; the plan "
-            f"was made for {assumed}"
-        )
+        why = f"{error.errors[0]}{more}{other_than}"
+        return Trial(obstacle=f"the node has {profile}, and the file does not work with that: {why}")
+    if profile == assumed:  # tried all the same: what an assumption is only warned of is an error now
+        return Trial({name: deployment.engines[name] for name in names})
     if difference := _difference(deployment, other, section):
         return Trial(
             obstacle=f"the plan was made for {assumed}, the node has {profile}, which makes another ({difference}); "

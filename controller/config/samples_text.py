@@ -11,10 +11,12 @@ from pydantic import BaseModel
 
 from controller.config.samples import Sample
 from controller.config.schema import Controller, Deploy, Engine, HealthCheck
-from controller.config.schema_controller import Grpc, TimerSettings
+from controller.config.schema_controller import Grpc, TimerSettings, Tls
 from controller.config.schema_deploy import PortRanges
 from engine_launch.reserved import READ_OPTIONS
 
+# as `motorctl certs init` calls them
+_TLS_FILES = {"cert": "controller.pem", "key": "controller.key", "ca": "ca.pem"}
 _PLAIN = re.compile(r"[A-Za-z/][A-Za-z0-9_/@.-]*$")
 _SECTION_OF = {"prefill": "p", "decode": "d", "union": "hybrid"}
 
@@ -68,6 +70,8 @@ def _controller() -> list[str]:
         "  grpc:",
         *_key(Grpc, "host", "0.0.0.0", 4),
         *_key(Controller, "insecure", True),
+        f"  # tls:  # {_meaning(Controller, 'tls')} Instead of insecure.",
+        *(f"  #   {name}: tls/{file}  # {_meaning(Tls, name)}" for name, file in _TLS_FILES.items()),
         "  # timers:",
         *_defaults(TimerSettings, 4),
     ]

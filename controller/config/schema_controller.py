@@ -11,7 +11,7 @@ from controller.core.model import Timers
 
 _TIMERS = Timers()
 
-_LISTEN = "Address to listen on. Beyond loopback it needs `insecure`."
+_LISTEN = "Address to listen on. Beyond loopback it needs `tls` (REST: tokens too), or `insecure`."
 
 
 class Rest(Section):
@@ -29,20 +29,44 @@ class Grpc(Section):
 
 
 class Store(Section):
-    """Where generations, operators' orders and the epoch are kept."""
+    """Where generations, operators' orders and the epoch are kept. Paths may be relative to the folder of deploy.json.
 
-    kind: Literal["sqlite", "memory"] = key(
-        "sqlite", "`memory` forgets all with the process: running engines are then adopted or shown as foreign."
+    With etcd several controllers may run: one leads, the others wait (docs/deploy-ha.md)."""
+
+    kind: Literal["sqlite", "etcd", "memory"] = key(
+        "sqlite",
+        "`etcd` is for several controllers. `memory` forgets all with the process: running engines are then adopted "
+        "or shown as foreign.",
     )
-    path: str = key("/var/lib/motor/controller.sqlite3", "The SQLite file; relative: below the folder of deploy.json.")
-    allow_network_fs: bool = key(False, "Allow it on NFS and the like, whose locks and fsync may not hold.")
+    path: str = key("/var/lib/motor/controller.sqlite3", "sqlite: the file.")
+    allow_network_fs: bool = key(False, "sqlite: allow it on NFS and the like, whose locks and fsync may not hold.")
+    endpoints: list[str] = key([], "etcd: its members, https://host:port. http:// beyond loopback needs `insecure`.")
+    prefix: Annotated[str, Field(pattern=r"^(/[A-Za-z0-9._-]+)+$")] = key(
+        "/motor", "etcd: all keys lie below prefix/deployment_id/."
+    )
+    user: str = key("", "etcd: who logs in, where etcd asks for that.")
+    password_file: str | None = key(
+        None, "etcd: a file with the password of `user`, read at each log-in.", unset="no log-in"
+    )
+    ca: str | None = key(None, "etcd: PEM file of the authority of its certificates.", unset="the public ones")
+    cert: str | None = key(
+        None, "etcd: PEM file of this controller's client certificate.", unset="no certificate is shown"
+    )
+    lease_seconds: Annotated[int, Field(ge=2)] = key(
+        5, "etcd: a leader that is not heard of for so long is replaced.", unit="s"
+    )
+    request_seconds: Seconds | None = seconds(
+        None, "etcd: for one try of a call; then the next member is asked.", unset="min(1, lease_seconds / 4)"
+    )
+    # last: from here on `key` is this
+    key: str | None = key(None, "etcd: PEM file of the private key of `cert`.", unset="none, as with cert")
 
 
 class TimerSettings(Section):
     """How long the controller waits for what. The times nest, and `motorctl validate` checks it."""
 
-    heartbeat_interval: Seconds = seconds(
-        _TIMERS.heartbeat_interval, "A node says so often that it lives.", source=FIELD
+    heartbeat_interval: Seconds | None = seconds(
+        None, "A node says so often that it lives.", source=FIELD, unset="max(2, nodes / 1500)"
     )
     node_timeout: Seconds | None = seconds(
         None, "Without a heartbeat for so long a node is unreachable.", unset="max(6, 3 x heartbeat_interval) + 1"
@@ -85,12 +109,59 @@ class TimerSettings(Section):
     )
 
 
+class Tls(Section):
+    """PEM files, read again whenever they change. `motorctl certs init` makes them; docs/tls.md."""
+
+    cert: str = key(
+        ..., "The controller's certificate, for the names that nodes and operators dial. REST shows the same."
+    )
+    ca: str = key(..., "Who may sign the nodes' certificates.")
+    key: str = key(..., "The certificate's private key, without a password.")  # last: from here on `key` is this
+
+
+class Access(Section):
+    """Who may ask what over REST, and how much. docs/security.md says how to set it up."""
+
+    tokens_file: str | None = key(
+        None,
+        "Names, roles and hashes of bearer tokens, as `motorctl token add` writes them; relative: below the folder of "
+        "deploy.json. Read again when it changes.",
+        unset="no token is asked for",
+    )
+    loopback_read: bool = key(False, "With tokens: requests from this machine itself may read without one.")
+    rate_per_second: Annotated[float, Field(gt=0, allow_inf_nan=False)] = key(
+        200.0, "Requests of one client address; more are answered 429.", unit="1/s"
+    )
+    burst: Annotated[int, Field(ge=1)] = key(400, "Requests of one client address at once, above the rate.")
+    max_body_bytes: Annotated[int, Field(ge=1024)] = key(
+        65536, "The largest body of a request; more is answered 413.", unit="bytes"
+    )
+
+
+class Advertise(Section):
+    """Where this controller is found, for the nodes and operators that a standby sends on (docs/deploy-ha.md)."""
+
+    grpc: str | None = key(
+        None, "host:port for the nodes' streams. Also --advertise-grpc, MOTOR_ADVERTISE_GRPC.", unset="grpc's own"
+    )
+    rest: str | None = key(
+        None, "Base URL for operators. Also --advertise-rest, MOTOR_ADVERTISE_REST.", unset="rest's own"
+    )
+
+
 class Controller(Section):
     """Settings of motor-controller."""
 
     rest: Rest = key(Rest(), "REST, metrics, dashboard.")
     grpc: Grpc = key(Grpc(), "The nodes' streams.")
-    insecure: bool = key(False, "Listen beyond loopback without TLS and token: for a trusted network only.")
+    advertise: Advertise = key(Advertise(), "Where it is found; for several controllers on etcd.")
+    tls: Tls | None = key(
+        None,
+        "TLS on REST, mutual TLS on the nodes' streams. Relative files lie below the folder of deploy.json.",
+        unset="neither is encrypted",
+    )
+    access: Access = key(Access(), "Tokens and limits of REST.")
+    insecure: bool = key(False, "Listen beyond loopback without TLS and tokens: for a trusted network only.")
     allow_loopback: bool = key(False, "Nodes may offer loopback addresses: everything runs on one machine.")
     store: Store = key(Store(), "Where the state is kept.")
     timers: TimerSettings = key(TimerSettings(), "How long the controller waits for what.")

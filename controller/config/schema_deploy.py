@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from controller.config.schema_section import FIELD, Count, Range, Section, key
+from controller.config.schema_section import FIELD, Count, Instances, Range, Section, key
 
 
 class PortRanges(Section):
@@ -60,9 +60,9 @@ class Deploy(Section):
     deployment_id: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")] = key(
         "default", "Name of the deployment; every message carries it, and a node of another one is refused."
     )
-    p_instances_num: Count | None = key(None, _instances("prefill"), source=FIELD, unset=_ONE)
-    d_instances_num: Count | None = key(None, _instances("decode"), source=FIELD, unset=_ONE)
-    hybrid_instances_num: Count | None = key(None, _instances("union"), source=FIELD, unset=_ONE)
+    p_instances_num: Instances | None = key(None, _instances("prefill"), source=FIELD, unset=_ONE)
+    d_instances_num: Instances | None = key(None, _instances("decode"), source=FIELD, unset=_ONE)
+    hybrid_instances_num: Instances | None = key(None, _instances("union"), source=FIELD, unset=_ONE)
     p_pod_npu_num: Count | None = key(None, _devices("prefill"), source=FIELD, unit="devices", unset=_ENOUGH)
     d_pod_npu_num: Count | None = key(None, _devices("decode"), source=FIELD, unit="devices", unset=_ENOUGH)
     hybrid_pod_npu_num: Count | None = key(None, _devices("union"), source=FIELD, unit="devices", unset=_ENOUGH)

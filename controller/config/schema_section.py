@@ -12,6 +12,7 @@ FIELD = "field"  # the field's own deployment files (PyMotor, motor/config)
 MOTOR = "Motor"
 
 Count = Annotated[int, Field(ge=1)]
+Instances = Annotated[int, Field(ge=1, le=10_000)]  # more is a slip of the finger that would fill the memory
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Port = Annotated[int, Field(ge=1, le=65535)]
 Range = Annotated[list[int], Field(min_length=2, max_length=2)]  # [first, last], both included

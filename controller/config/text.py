@@ -9,7 +9,18 @@ from typing import Any
 from controller.config.errors import Path
 from engine_launch.written_number import WrittenFloat
 
-__all__ = ["Parsed", "TextError", "WrittenFloat"]
+__all__ = ["DEEPEST", "Parsed", "TextError", "WrittenFloat", "is_text"]
+
+DEEPEST = 64  # levels of nesting; deeper than any option of an engine, and far from Python's limit of recursion
+
+
+def is_text(value: str) -> bool:
+    """False for text that no file can hold: JSON and YAML can write half a surrogate pair."""
+    try:
+        str(value).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 @dataclass(frozen=True)

@@ -127,7 +127,7 @@ CONTROLLER: Mapping[str, Foreign] = MappingProxyType(
             "metrics are always served at /metrics", keys={"observability_enable": "", "metrics_ttl": ""}
         ),
         "standby_config": Foreign(_LATER, keys=_STANDBY),
-        "etcd_config": Foreign("the state is kept in a file", "motor_controller_config.store", _ETCD),
+        "etcd_config": Foreign("the state is kept where store says", "motor_controller_config.store", _ETCD),
         "logging_config": Foreign(
             "logs go to stderr, and the service manager keeps them",
             "motor_controller_config.log_level",

@@ -8,18 +8,26 @@ from typing import Any
 import yaml
 
 from controller.config.errors import Path
-from controller.config.text import Parsed, TextError, WrittenFloat
+from controller.config.text import DEEPEST, Parsed, TextError, WrittenFloat, is_text
 
 _INT = re.compile(r"^[-+]?[0-9]+$")
 _HEX = re.compile(r"^0x[0-9a-fA-F]+$")
 _FLOAT = re.compile(r"^[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?$")
-_DEEPEST = 64  # levels; an alias may contain itself
+_MOST = 100_000  # values; an alias counts as often as it is used, and nine lines make billions of them
+_HALF = "not usable: half of a surrogate pair is no character"
 _NULL = frozenset({"", "~", "null", "Null", "NULL"})
 _BOOL = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
 
 
 def parse(text: str) -> Parsed:
     """TextError with line and column for anything that is not YAML, or more than one document."""
+    try:
+        return _parse(text)
+    except RecursionError as error:
+        raise TextError("not usable: nested too deeply, or an alias of itself", 1, 1) from error
+
+
+def _parse(text: str) -> Parsed:
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
@@ -39,10 +47,15 @@ class _Reader:
     def __init__(self) -> None:
         self.lines: dict[Path, int] = {}
         self.duplicates: list[tuple[Path, int, int]] = []
+        self.values = 0
 
     def value(self, node: yaml.Node, path: Path) -> Any:
-        if len(path) > _DEEPEST:
-            mark = node.start_mark
+        mark = node.start_mark
+        self.values += 1
+        if self.values > _MOST:
+            what = f"not usable: more than {_MOST} values; are there aliases of aliases?"
+            raise TextError(what, mark.line + 1, mark.column + 1)
+        if len(path) > DEEPEST:
             raise TextError("not usable: nested too deeply, or an alias of itself", mark.line + 1, mark.column + 1)
         if isinstance(node, yaml.ScalarNode):
             return _scalar(node)
@@ -62,6 +75,8 @@ class _Reader:
             key = key_node.value if isinstance(key_node, yaml.ScalarNode) else None
             if key is None:
                 raise TextError("not usable: a key has to be plain text", line, key_node.start_mark.column + 1)
+            if not is_text(key):
+                raise TextError(_HALF, line, key_node.start_mark.column + 1)
             if key == "<<" and key_node.style is None:
                 for inherited in self._merged(value_node, path):
                     result = {**inherited, **result}
@@ -83,6 +98,8 @@ class _Reader:
 
 def _scalar(node: yaml.ScalarNode) -> Any:
     text: str = node.value
+    if not is_text(text):
+        raise TextError(_HALF, node.start_mark.line + 1, node.start_mark.column + 1)
     if node.style in ("'", '"', "|", ">"):
         return text
     if node.tag == "tag:yaml.org,2002:str" and node.start_mark.buffer and _tagged(node):
@@ -92,7 +109,11 @@ def _scalar(node: yaml.ScalarNode) -> Any:
     if text in _BOOL:
         return _BOOL[text]
     if _INT.match(text):
-        return int(text)
+        try:
+            return int(text)
+        except ValueError as error:  # Python turns no more than 4,300 digits into an integer
+            what = "not usable: a number has too many digits"
+            raise TextError(what, node.start_mark.line + 1, node.start_mark.column + 1) from error
     if _HEX.match(text):
         return int(text, 16)
     if _FLOAT.match(text):

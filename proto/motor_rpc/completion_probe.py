@@ -1,8 +1,7 @@
 """One short completion asked of an engine's API server: the proof that it still computes.
 
-It stands beside the stubs because both daemons ask it, and neither may import the other: a node for its own engine and
-for a controller that has lost sight of one, the controller where no node can. Plain asyncio streams, because the node
-manager's environment holds no HTTP client.
+Both daemons ask it: a node for a controller that has lost sight of an engine's own node, and the controller where no
+node can.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-LONGEST_ANSWER = 1 << 20  # bytes; one token needs less than a thousandth of it
+from motor_rpc.http_ask import NotHttpError, Place, Request, ask
 
 
 @dataclass(frozen=True)
@@ -32,8 +31,7 @@ class _NoAnswerError(Exception):
 
 
 async def ask_completion(
-    host: str,
-    port: int,
+    place: Place,
     model: str,
     prompt_tokens: int,
     deadline: float,
@@ -45,23 +43,24 @@ async def ask_completion(
     `model` is the served name; empty: whatever the server lists first. `deadline` (seconds) is for all of it. `more` is
     put into the request as it is.
     """
-    where = f"http://{_bracketed(host)}:{port}/v1/completions"
+    where = place.url("/v1/completions")
     began = time.monotonic()
     try:
-        tokens = await asyncio.wait_for(_ask(host, port, model, prompt_tokens, api_key, more or {}), deadline)
+        tokens = await asyncio.wait_for(_ask(place, model, prompt_tokens, api_key, more or {}), deadline)
     except asyncio.TimeoutError:
         return Completion(False, f"{where}: no token within {deadline:g} s", time.monotonic() - began)
-    except (OSError, _NoAnswerError) as error:
+    except (OSError, NotHttpError, _NoAnswerError) as error:
         said = os.strerror(error.errno) if isinstance(error, OSError) and (error.errno or 0) > 0 else str(error)
         return Completion(False, f"{where}: {said}", time.monotonic() - began)
     seconds = time.monotonic() - began
     return Completion(True, f"{where}: {tokens} token(s) in {seconds:.2f} s", seconds)
 
 
-async def _ask(host: str, port: int, model: str, prompt_tokens: int, api_key: str, more: Mapping[str, Any]) -> int:
+async def _ask(place: Place, model: str, prompt_tokens: int, api_key: str, more: Mapping[str, Any]) -> int:
+    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     if not model:
-        model = _first_model(await _exchange(host, port, "GET", "/v1/models", None, api_key))
-    request = {
+        model = _first_model(await _json(place, Request("/v1/models", headers=headers)))
+    body = {
         "model": model,
         "prompt": [1] * max(1, prompt_tokens),  # token ids: no tokenizer is needed, the length is exact
         "max_tokens": 1,
@@ -69,7 +68,7 @@ async def _ask(host: str, port: int, model: str, prompt_tokens: int, api_key: st
         "stream": False,
         **more,
     }
-    answer = await _exchange(host, port, "POST", "/v1/completions", request, api_key)
+    answer = await _json(place, Request("/v1/completions", json.dumps(body).encode(), headers))
     choices = answer.get("choices")
     if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
         raise _NoAnswerError(f"expected choices in the answer, got {json.dumps(answer)[:200]}")
@@ -87,71 +86,14 @@ def _first_model(answer: dict[str, Any]) -> str:
         raise _NoAnswerError(f"/v1/models lists no model: {json.dumps(answer)[:200]}") from None
 
 
-async def _exchange(host: str, port: int, method: str, path: str, body: Any, api_key: str) -> dict[str, Any]:
-    """One request on a connection of its own; the answer's JSON object."""
-    data = b"" if body is None else json.dumps(body).encode()
-    head = [f"{method} {path} HTTP/1.1", f"Host: {_bracketed(host)}:{port}", "Connection: close"]
-    if body is not None:
-        head += ["Content-Type: application/json", f"Content-Length: {len(data)}"]
-    if api_key:
-        head.append(f"Authorization: Bearer {api_key}")
-    reader, writer = await asyncio.open_connection(host, port)
+async def _json(place: Place, request: Request) -> dict[str, Any]:
+    found = await ask(place, request)
+    if found.status != 200:
+        raise _NoAnswerError(f"{found.status} {found.reason}: {found.body[:200].decode(errors='replace')}")
     try:
-        writer.write("\r\n".join([*head, "", ""]).encode() + data)
-        await writer.drain()
-        return await _read_answer(reader)
-    finally:
-        writer.close()
-
-
-async def _read_answer(reader: asyncio.StreamReader) -> dict[str, Any]:
-    try:
-        status = (await reader.readline()).decode("latin-1").strip()
-        headers: dict[str, str] = {}
-        while line := (await reader.readline()).decode("latin-1").strip():
-            name, _, value = line.partition(":")
-            headers[name.strip().lower()] = value.strip()
-        content = await _read_body(reader, headers)
-    except (ValueError, asyncio.IncompleteReadError) as error:
-        raise _NoAnswerError(f"not an HTTP answer: {error}") from None
-    words = status.split(" ", 2)
-    if len(words) < 2 or not words[0].startswith("HTTP/"):
-        raise _NoAnswerError(f"expected an HTTP answer, got {status[:80]!r}")
-    if words[1] != "200":
-        raise _NoAnswerError(f"{' '.join(words[1:])}: {content[:200].decode(errors='replace')}")
-    try:
-        answer = json.loads(content)
+        answer = json.loads(found.body)
     except ValueError:
         answer = None
     if not isinstance(answer, dict):
-        raise _NoAnswerError(f"expected a JSON object, got {content[:200]!r}")
+        raise _NoAnswerError(f"expected a JSON object, got {found.body[:200]!r}")
     return answer
-
-
-async def _read_body(reader: asyncio.StreamReader, headers: dict[str, str]) -> bytes:
-    """ValueError for a body that is too long or not framed as the headers say."""
-    if headers.get("transfer-encoding", "").lower() == "chunked":
-        content = b""
-        while size := int((await reader.readline()).split(b";")[0], 16):
-            _check_size(len(content) + size)
-            content += await reader.readexactly(size)
-            await reader.readline()
-        return content
-    if "content-length" in headers:
-        size = int(headers["content-length"])
-        _check_size(size)
-        return await reader.readexactly(size)
-    content = b""
-    while part := await reader.read(65536):
-        _check_size(len(content) + len(part))
-        content += part
-    return content
-
-
-def _check_size(size: int) -> None:
-    if size > LONGEST_ANSWER:
-        raise ValueError(f"a body of {size} bytes, more than {LONGEST_ANSWER}")
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host

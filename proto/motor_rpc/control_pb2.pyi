@@ -98,7 +98,7 @@ class EngineOffer(_message.Message):
     def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ..., error: _Optional[str] = ..., profile: _Optional[str] = ...) -> None: ...
 
 class RegisterMsg(_message.Message):
-    __slots__ = ("protocol", "node_id", "incarnation", "boot_id", "deployment_id", "hostname", "motor_version", "address", "role", "labels", "device_kind", "devices", "engines", "allow_loopback", "expected_nnodes", "expected_model", "holdings", "seen")
+    __slots__ = ("protocol", "node_id", "incarnation", "boot_id", "deployment_id", "hostname", "motor_version", "address", "role", "labels", "device_kind", "devices", "engines", "allow_loopback", "expected_nnodes", "expected_model", "holdings", "seen", "tried_controller")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -124,6 +124,7 @@ class RegisterMsg(_message.Message):
     EXPECTED_MODEL_FIELD_NUMBER: _ClassVar[int]
     HOLDINGS_FIELD_NUMBER: _ClassVar[int]
     SEEN_FIELD_NUMBER: _ClassVar[int]
+    TRIED_CONTROLLER_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     node_id: str
     incarnation: int
@@ -142,7 +143,8 @@ class RegisterMsg(_message.Message):
     expected_model: str
     holdings: _containers.RepeatedCompositeFieldContainer[SlotReport]
     seen: _containers.RepeatedCompositeFieldContainer[SlotSeen]
-    def __init__(self, protocol: _Optional[int] = ..., node_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., boot_id: _Optional[str] = ..., deployment_id: _Optional[str] = ..., hostname: _Optional[str] = ..., motor_version: _Optional[str] = ..., address: _Optional[str] = ..., role: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., device_kind: _Optional[str] = ..., devices: _Optional[_Iterable[str]] = ..., engines: _Optional[_Iterable[_Union[EngineOffer, _Mapping]]] = ..., allow_loopback: bool = ..., expected_nnodes: _Optional[int] = ..., expected_model: _Optional[str] = ..., holdings: _Optional[_Iterable[_Union[SlotReport, _Mapping]]] = ..., seen: _Optional[_Iterable[_Union[SlotSeen, _Mapping]]] = ...) -> None: ...
+    tried_controller: str
+    def __init__(self, protocol: _Optional[int] = ..., node_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., boot_id: _Optional[str] = ..., deployment_id: _Optional[str] = ..., hostname: _Optional[str] = ..., motor_version: _Optional[str] = ..., address: _Optional[str] = ..., role: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., device_kind: _Optional[str] = ..., devices: _Optional[_Iterable[str]] = ..., engines: _Optional[_Iterable[_Union[EngineOffer, _Mapping]]] = ..., allow_loopback: bool = ..., expected_nnodes: _Optional[int] = ..., expected_model: _Optional[str] = ..., holdings: _Optional[_Iterable[_Union[SlotReport, _Mapping]]] = ..., seen: _Optional[_Iterable[_Union[SlotSeen, _Mapping]]] = ..., tried_controller: _Optional[str] = ...) -> None: ...
 
 class SlotSeen(_message.Message):
     __slots__ = ("slot", "generation", "epoch")
@@ -163,14 +165,16 @@ class Registered(_message.Message):
     def __init__(self, heartbeat_interval_seconds: _Optional[float] = ..., node_timeout_seconds: _Optional[float] = ...) -> None: ...
 
 class Refused(_message.Message):
-    __slots__ = ("code", "reason", "retry")
+    __slots__ = ("code", "reason", "retry", "leader")
     CODE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     RETRY_FIELD_NUMBER: _ClassVar[int]
+    LEADER_FIELD_NUMBER: _ClassVar[int]
     code: str
     reason: str
     retry: bool
-    def __init__(self, code: _Optional[str] = ..., reason: _Optional[str] = ..., retry: bool = ...) -> None: ...
+    leader: str
+    def __init__(self, code: _Optional[str] = ..., reason: _Optional[str] = ..., retry: bool = ..., leader: _Optional[str] = ...) -> None: ...
 
 class HeartbeatMsg(_message.Message):
     __slots__ = ("sequence",)
@@ -306,8 +310,20 @@ class HealthSettings(_message.Message):
     collector_timeout_seconds: float
     def __init__(self, canary: bool = ..., canary_off_reason: _Optional[str] = ..., canary_interval_seconds: _Optional[float] = ..., canary_deadline_seconds: _Optional[float] = ..., warm_up_deadline_seconds: _Optional[float] = ..., canary_prompt_tokens: _Optional[int] = ..., served_model: _Optional[str] = ..., usage_threshold_percent: _Optional[float] = ..., sample_interval_seconds: _Optional[float] = ..., collector_timeout_seconds: _Optional[float] = ...) -> None: ...
 
+class ModelKind(_message.Message):
+    __slots__ = ("name", "model_types", "architectures", "reason")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    MODEL_TYPES_FIELD_NUMBER: _ClassVar[int]
+    ARCHITECTURES_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    model_types: _containers.RepeatedScalarFieldContainer[str]
+    architectures: _containers.RepeatedScalarFieldContainer[str]
+    reason: str
+    def __init__(self, name: _Optional[str] = ..., model_types: _Optional[_Iterable[str]] = ..., architectures: _Optional[_Iterable[str]] = ..., reason: _Optional[str] = ...) -> None: ...
+
 class PrepareMsg(_message.Message):
-    __slots__ = ("slot", "generation", "run_id", "config_digest", "engine", "engine_version", "model", "address", "devices", "is_master", "master_addr", "master_port", "ports", "deadline_seconds", "reservation_seconds", "controller_time")
+    __slots__ = ("slot", "generation", "run_id", "config_digest", "engine", "engine_version", "model", "address", "devices", "is_master", "master_addr", "master_port", "ports", "deadline_seconds", "reservation_seconds", "controller_time", "model_kind")
     SLOT_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
@@ -324,6 +340,7 @@ class PrepareMsg(_message.Message):
     DEADLINE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     RESERVATION_SECONDS_FIELD_NUMBER: _ClassVar[int]
     CONTROLLER_TIME_FIELD_NUMBER: _ClassVar[int]
+    MODEL_KIND_FIELD_NUMBER: _ClassVar[int]
     slot: Slot
     generation: int
     run_id: str
@@ -340,7 +357,8 @@ class PrepareMsg(_message.Message):
     deadline_seconds: float
     reservation_seconds: float
     controller_time: float
-    def __init__(self, slot: _Optional[_Union[Slot, _Mapping]] = ..., generation: _Optional[int] = ..., run_id: _Optional[str] = ..., config_digest: _Optional[str] = ..., engine: _Optional[str] = ..., engine_version: _Optional[str] = ..., model: _Optional[str] = ..., address: _Optional[str] = ..., devices: _Optional[_Iterable[str]] = ..., is_master: bool = ..., master_addr: _Optional[str] = ..., master_port: _Optional[int] = ..., ports: _Optional[_Iterable[int]] = ..., deadline_seconds: _Optional[float] = ..., reservation_seconds: _Optional[float] = ..., controller_time: _Optional[float] = ...) -> None: ...
+    model_kind: ModelKind
+    def __init__(self, slot: _Optional[_Union[Slot, _Mapping]] = ..., generation: _Optional[int] = ..., run_id: _Optional[str] = ..., config_digest: _Optional[str] = ..., engine: _Optional[str] = ..., engine_version: _Optional[str] = ..., model: _Optional[str] = ..., address: _Optional[str] = ..., devices: _Optional[_Iterable[str]] = ..., is_master: bool = ..., master_addr: _Optional[str] = ..., master_port: _Optional[int] = ..., ports: _Optional[_Iterable[int]] = ..., deadline_seconds: _Optional[float] = ..., reservation_seconds: _Optional[float] = ..., controller_time: _Optional[float] = ..., model_kind: _Optional[_Union[ModelKind, _Mapping]] = ...) -> None: ...
 
 class PrepareItem(_message.Message):
     __slots__ = ("name", "ok", "detail")
@@ -537,20 +555,22 @@ class LogChunk(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., data: _Optional[bytes] = ..., end: bool = ..., error: _Optional[str] = ...) -> None: ...
 
 class ProbeRequest(_message.Message):
-    __slots__ = ("request_id", "host", "port", "served_model", "prompt_tokens", "deadline_seconds")
+    __slots__ = ("request_id", "host", "port", "served_model", "prompt_tokens", "deadline_seconds", "tls")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     PORT_FIELD_NUMBER: _ClassVar[int]
     SERVED_MODEL_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     DEADLINE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    TLS_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     host: str
     port: int
     served_model: str
     prompt_tokens: int
     deadline_seconds: float
-    def __init__(self, request_id: _Optional[str] = ..., host: _Optional[str] = ..., port: _Optional[int] = ..., served_model: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., deadline_seconds: _Optional[float] = ...) -> None: ...
+    tls: bool
+    def __init__(self, request_id: _Optional[str] = ..., host: _Optional[str] = ..., port: _Optional[int] = ..., served_model: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., deadline_seconds: _Optional[float] = ..., tls: bool = ...) -> None: ...
 
 class ProbeReport(_message.Message):
     __slots__ = ("request_id", "ok", "detail")

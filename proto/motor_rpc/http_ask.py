@@ -1,15 +1,16 @@
-"""One HTTP request to an engine on a connection of its own, with the whole answer; for the canary and for metrics.
+"""One HTTP request to an engine's API server on a connection of its own, with the whole answer.
 
-Plain asyncio streams: a request may stay unanswered for minutes, and closing the connection takes it back.
+It stands beside the stubs because both daemons ask engines, and neither may import the other. Plain asyncio streams:
+the node manager's environment holds no HTTP client, a request may stay unanswered for minutes, and closing the
+connection takes it back.
 """
 
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-
-from nodemanager.netif import bracketed
 
 LONGEST_ANSWER = 8 << 20  # bytes; the metrics of a large engine take some hundred thousand
 
@@ -24,9 +25,15 @@ class Place:
 
     host: str
     port: int
+    tls: bool = False
 
     def url(self, path: str) -> str:
-        return f"http://{bracketed(self.host)}:{self.port}{path}"
+        return f"{'https' if self.tls else 'http'}://{self.authority}{path}"
+
+    @property
+    def authority(self) -> str:
+        """As URLs and the Host header have it: a literal IPv6 address in brackets."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 @dataclass(frozen=True)
@@ -39,17 +46,18 @@ class Request:
 @dataclass(frozen=True)
 class Answer:
     status: int
+    reason: str  # the words behind the number
     body: bytes
 
 
 async def ask(place: Place, request: Request) -> Answer:
     """Send it and wait for the end of the answer, without a limit. OSError or NotHttpError if there is none."""
     head = [f"{'GET' if request.body is None else 'POST'} {request.path} HTTP/1.1"]
-    head += [f"Host: {bracketed(place.host)}:{place.port}", "Connection: close"]
+    head += [f"Host: {place.authority}", "Connection: close"]
     if request.body is not None:
         head += ["Content-Type: application/json", f"Content-Length: {len(request.body)}"]
     head += [f"{name}: {value}" for name, value in request.headers.items()]
-    reader, writer = await asyncio.open_connection(place.host, place.port)
+    reader, writer = await asyncio.open_connection(place.host, place.port, ssl=_context() if place.tls else None)
     try:
         writer.write("\r\n".join([*head, "", ""]).encode() + (request.body or b""))
         await writer.drain()
@@ -60,15 +68,25 @@ async def ask(place: Place, request: Request) -> Answer:
         writer.close()
 
 
+def _context() -> ssl.SSLContext:
+    """The engine's certificate is not verified: it bears the name that clients of the engine use, and these requests go
+    to addresses. What they ask is whether an engine that Motor started still computes.
+    """
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
 async def _read(reader: asyncio.StreamReader) -> Answer:
-    words = (await reader.readline()).decode("latin-1").split(" ", 2)
+    words = (await reader.readline()).decode("latin-1").strip().split(" ", 2)
     if len(words) < 2 or not words[0].startswith("HTTP/") or not words[1].isdigit():
         raise ValueError("the connection was closed" if words == [""] else "no status line")
     headers: dict[str, str] = {}
     while line := (await reader.readline()).decode("latin-1").strip():
         name, _, value = line.partition(":")
         headers[name.strip().lower()] = value.strip()
-    return Answer(int(words[1]), await _body(reader, headers))
+    return Answer(int(words[1]), words[2] if len(words) > 2 else "", await _body(reader, headers))
 
 
 async def _body(reader: asyncio.StreamReader, headers: Mapping[str, str]) -> bytes:
