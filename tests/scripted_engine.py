@@ -36,6 +36,7 @@ import json
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -79,6 +80,8 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--data-parallel-rank", "-dpn", type=int)
     parser.add_argument("--served-model-name", nargs="*")
     parser.add_argument("--shutdown-timeout", type=float, default=0.0)
+    parser.add_argument("--ssl-keyfile")
+    parser.add_argument("--ssl-certfile")
     return parser.parse_known_args(argv)[0]
 
 
@@ -476,7 +479,13 @@ def make_server(arguments: argparse.Namespace, step: Callable[[], bool]) -> Boun
 
     if ":" in arguments.host:
         BoundedServer.address_family = socket.AF_INET6
-    return BoundedServer((arguments.host, arguments.port), Handler)
+    server = BoundedServer((arguments.host, arguments.port), Handler)
+    if arguments.ssl_certfile:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(arguments.ssl_certfile, arguments.ssl_keyfile)
+        # The handshake belongs to the request's own thread: a silent client must not hold up the others.
+        server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+    return server
 
 
 def main() -> int:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.cluster.deployment import Deployment, engine_section
+from tests.cluster.deployment import Deployment, engine_section, free_port
 from tests.nodemanager.places import ENGINE
 
 
@@ -63,3 +64,33 @@ def test_a_node_whose_version_cannot_run_the_file_is_rejected(deploy: Callable[.
     assert d.node_states()["n1"] == "rejected"
     told = [e["sentence"] for e in d.events("union-0") if "newer than any version that Motor knows" in e["sentence"]]
     assert len(told) == 1, "a version newer than any that is known works, with one warning"
+
+
+def atom_section(model: str, **more: Any) -> dict[str, Any]:
+    config = {
+        "model": model,
+        "tensor_parallel_size": 1,
+        "prefill-context-parallel-size": 2,
+        "server-port": free_port(64),
+        "master-port": free_port(64),
+    }
+    return {"engine_type": "atom", "engine_profile": "atom@0.1.6", "engine_config": config, **more}
+
+
+def test_nodes_look_at_the_kind_of_a_model_that_the_controller_cannot_read(deploy: Callable[..., Deployment]) -> None:
+    """PCP of ATOM is right for DeepSeek-V4 only, and `tiny` lies below a node's model root."""
+    d = deploy({"motor_engine_union_config": atom_section("tiny")})
+    d.start_controller()
+    settings = {"devices": {"kind": "cpu", "count": 2}, "engines": {"atom": {"command": ["true"], "version": "0.1.6"}}}
+    for number, model_type in ((1, "llama"), (2, "deepseek_v4_mtp")):
+        node = d.add_node(number, **settings)
+        (node.root / "models" / "tiny" / "config.json").write_text(json.dumps({"model_type": model_type}))
+    d.nodes["n1"].start()
+    told = d.wait(
+        lambda: [e for e in d.events() if "expected model_type deepseek_v4" in e["sentence"]], "n1 to refuse", 20.0
+    )
+    assert "tiny/config.json: expected model_type deepseek_v4 or deepseek_v4_mtp, got llama" in told[0]["sentence"]
+    assert 'name rule "atom-pcp-model" in override.rules' in told[0]["sentence"]
+    assert "expected model_type deepseek_v4" in d.group()["waiting_for"], "status says why"
+    d.nodes["n2"].start()
+    d.wait(lambda: [e for e in d.events() if e["sentence"] == "node n2 is prepared"], "n2 to be right for it", 20.0)

@@ -63,7 +63,8 @@ def test_four_hosts_run_what_the_golden_file_says(
     d.start_controller()
     controllers = [f"{hosts.controller_address}:{d.grpc_port}"]
     for number in range(1, 5):
-        d.add_node(number, devices={"kind": "cpu", "count": devices}, controllers=controllers, insecure=True).start()
+        node = {"devices": {"kind": "cpu", "count": devices}, "model_roots": [str(weights)]}
+        d.add_node(number, **node, controllers=controllers, insecure=True).start()
         d.wait(lambda n=number: f"n{n}" in d.node_states(), f"n{number} to register")  # type: ignore[misc]
     d.wait_ready(60)
     members = d.members()

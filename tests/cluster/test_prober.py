@@ -107,6 +107,7 @@ def test_the_canary_of_an_engine() -> None:
     assert canary_for(spec("/models/m"), "union") == Canary("/models/m", 4)
     assert canary_for(spec("m"), "union") == Canary("", 4), "its name is the node's path: ask the server"
     assert canary_for(spec("m", served_model_name=["a", "b"], api_key="k"), "union") == Canary("a", 4, "k")
+    assert canary_for(spec("/m", ssl_certfile="/c.pem"), "union") == Canary("/m", 4, tls=True)
     assert canary_for(spec("m", model_name="a"), "union").served_model == "a"
     transfer = {"kv_connector": "MooncakeLayerwiseConnector", "kv_role": "kv_consumer"}
     assert "kv_transfer_params" in canary_for(spec("m", kv_transfer_config=transfer), "decode").more

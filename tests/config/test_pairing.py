@@ -14,6 +14,7 @@ from controller.config.rule_list import RULES
 from engine_launch.kv_transfer import EXTRA, INNER
 from engine_launch.model import KvSizes, Role
 from tests.config.files import engine, file_with, load, problems_of
+from tests.golden_shapes import ROOT
 
 ASCEND = "vllm_ascend@0.23"
 V1, LAYERWISE, HYBRID = "MooncakeConnectorV1", "MooncakeLayerwiseConnector", "MooncakeHybridConnector"
@@ -51,6 +52,9 @@ def config(section: str, *keys: str) -> str:
     return ".".join((section, "engine_config", "kv-transfer-config", *keys))
 
 
+MODELS = ROOT / "tests" / "fixtures" / "models"
+GQA_12, GQA_2, MLA = (str(MODELS / name) for name in ("12-kv-heads", "2-kv-heads", "mla"))
+NIXL = "NixlConnector"
 SIZE = {"pp_size": 1, "pcp_size": 1, "dcp_size": 1}
 WIDE: dict[str, Any] = {"prefill_context_parallel_size": 2, "block_size": 128, "cp_kv_cache_interleave_size": 128}
 TWO_TRANSFERS = kv("MultiConnector", **{EXTRA: {INNER: [kv(), kv(HYBRID)]}})
@@ -177,6 +181,38 @@ BREACHES: dict[str, tuple[dict[str, Any], str, str, str, tuple[str, ...]]] = {
         "error",
         f"{DECODE}.engine_config.block-size",
         ("no multiple of the blocks' ratio 256 / 128",),
+    ),
+    # how the cache is spread
+    "heads that do not fit": (
+        pair(side(**WIDE, model=GQA_12, tensor_parallel_size=6), side(model="/m", tensor_parallel_size=4)),
+        "kv-pair-heads",
+        "error",
+        f"{DECODE}.engine_config.tensor-parallel-size",
+        ("has 12 KV heads: 3 for a worker here, 2 for one of prefill (tp 6)", "mooncake_connector.py:2727"),
+    ),
+    "heads of a model that cannot be read": (
+        pair(side(**WIDE, tensor_parallel_size=6), side(tensor_parallel_size=4)),
+        "kv-pair-heads-unread",
+        "warning",
+        f"{DECODE}.engine_config.tensor-parallel-size",
+        ("prefill tp 6: /m/config.json cannot be read", "a divisor of 6 fits every model"),
+    ),
+    "a whole cache and a spread one": (
+        pair(side(kv(NIXL), "vllm@0.32", **WIDE), side(kv(NIXL), "vllm@0.32", decode_context_parallel_size=8)),
+        "kv-pair-dcp",
+        "error",
+        f"{DECODE}.engine_config.decode-context-parallel-size",
+        ("prefill's pcp 2 without dcp holds whole KV caches", "v1/nixl/base_worker.py:937-944"),
+    ),
+    "dcp that does not divide": (
+        pair(
+            side(kv(NIXL), "vllm@0.32", tensor_parallel_size=6, decode_context_parallel_size=6),
+            side(kv(NIXL), "vllm@0.32", tensor_parallel_size=4, decode_context_parallel_size=4),
+        ),
+        "kv-pair-dcp",
+        "error",
+        f"{DECODE}.engine_config.decode-context-parallel-size",
+        ("neither dcp divides the other", "prefill 6, decode 4"),
     ),
     # what is there, and what is not
     "one side only": (
@@ -510,6 +546,28 @@ QUIET: dict[str, dict[str, Any]] = {
     "context parallelism that divides": pair(
         side(**WIDE, decode_context_parallel_size=4),
         side(decode_context_parallel_size=4, block_size=128, cp_kv_cache_interleave_size=128),
+    ),
+    "heads that fit": pair(
+        side(**WIDE, model=GQA_12, tensor_parallel_size=6),
+        side(model=GQA_12, tensor_parallel_size=2),
+    ),
+    "more workers than heads": pair(
+        side(**WIDE, model=GQA_2, tensor_parallel_size=6),
+        side(model=GQA_2, tensor_parallel_size=4),
+    ),
+    "heads without context parallelism": pair(
+        side(model=GQA_12, tensor_parallel_size=6), side(model=GQA_12, tensor_parallel_size=4)
+    ),
+    "one KV for all heads": pair(
+        side(**WIDE, model=MLA, tensor_parallel_size=6), side(model=MLA, tensor_parallel_size=4)
+    ),
+    "heads of a model that need not be read": pair(side(**WIDE), side(tensor_parallel_size=4)),
+    "dcp that divides": pair(
+        side(kv(NIXL), "vllm@0.32", decode_context_parallel_size=8),
+        side(kv(NIXL), "vllm@0.32", tensor_parallel_size=4, decode_context_parallel_size=4),
+    ),
+    "a spread cache, and a whole one": pair(
+        side(kv(NIXL), "vllm@0.32", decode_context_parallel_size=8), side(kv(NIXL), "vllm@0.32")
     ),
     "blocks that divide": pair(side(block_size=128), side(block_size=64)),
     "pp in prefill": pair(side(tensor_parallel_size=4, pipeline_parallel_size=2), side(tensor_parallel_size=4)),

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from controller.config.controller_rules import is_loopback
 from controller.config.errors import ConfigError
+from controller.config.listen_rules import is_loopback
 from controller.config.load import parse_document
 from controller.config.plan import deployment_from, load_deployment
 from controller.config.yaml_text import parse as parse_yaml

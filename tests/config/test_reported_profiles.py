@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import copy
+import itertools
+import json
 from typing import Any
 
 import pytest
 
-from controller.config.reported_profiles import ReportedProfiles
+from controller.config.errors import ConfigError
+from controller.config.plan import LoadedDeployment
+from controller.config.reported_profiles import ReportedProfiles, try_profile
 from controller.core.model import NodeOffer
 from engine_launch.command import build_command
 from engine_launch.model import Assignment, Role
 from tests.config.files import engine, file_with, load
+from tests.golden_shapes import ROOT
 
 
 def node(profile: str, engine_name: str = "vllm", version: str = "1") -> NodeOffer:
@@ -71,8 +77,18 @@ def test_an_unknown_version_keeps_the_assumed_profile(profile: str) -> None:
     [
         # --watchdog-config came with 0.33
         ({"watchdog_config": {"timeout": 5}}, "vllm@0.20.0", ["the node has vllm@0.20", "watchdog-config"]),
-        ({}, "vllm@0.9.2", ["the node has vllm@0.9.2, which no profile of Motor fits", "known: vllm@0.18"]),
+        (
+            {},
+            "vllm@0.9.2",
+            ["the node has vllm@0.9.2, which no profile of Motor fits", "older than any", "known: vllm@0.18"],
+        ),
         ({}, "atom@0.1.6", ["the profile is of another engine"]),
+        # the profile that was assumed, and a connector of the plug-in: a warning as long as no node has spoken
+        (
+            {"kv_transfer_config": {"kv_connector": "AscendStoreConnector", "kv_role": "kv_both"}},
+            "vllm@0.33.0",
+            ["the node has vllm@0.33, and the file does not work with that", "vllm@0.33 has no such connector"],
+        ),
     ],
 )
 def test_a_file_that_does_not_work_with_the_version_is_an_obstacle(
@@ -113,3 +129,71 @@ def test_sections_are_tried_by_themselves() -> None:
     offer, _ = found.judge(node("vllm@0.20.0"))
     assert set(offer.obstacles) == {"decode-0"}
     assert found.engine("prefill-0", offer).profile == "vllm@0.20"
+
+
+PREFILL, DECODE = "motor_engine_prefill_config", "motor_engine_decode_config"
+# where the facts of an engine change
+TURNS = (
+    "vllm@0.18", "vllm@0.26", "vllm@0.27", "vllm@0.29", "vllm@0.30", "vllm@0.31", "vllm@0.33",
+    "vllm_ascend@0.12", "vllm_ascend@0.21", "vllm_ascend@0.22", "vllm_ascend@0.24", "vllm_ascend@0.25",
+)  # fmt: skip
+
+
+def experts(**more: Any) -> dict[str, Any]:
+    """Data parallelism, whose translation depends on the version where PCP is there too."""
+    kv = {"kv_connector": "NixlConnector"}
+    return engine(
+        None, tensor_parallel_size=4, data_parallel_size=2, enable_expert_parallel=True, kv_transfer_config=kv, **more
+    )
+
+
+def unpinned(golden: str) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((ROOT / "tests" / "golden" / "inputs" / f"{golden}.json").read_text())
+    for section in (PREFILL, DECODE):
+        content[section].pop("engine_profile", None)
+        content[section]["engine_type"] = "vllm"
+    return content
+
+
+PAIRS: dict[str, dict[str, Any]] = {
+    "pcp": unpinned("1p1d-ascend"),
+    "layerwise": unpinned("1p1d-layerwise-ascend"),
+    "several connectors": unpinned("multi-connector-ascend"),
+    "experts": file_with(prefill=experts(prefill_context_parallel_size=2), decode=experts(master_port=7201)),
+}
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_a_pair_works_with_two_profiles_exactly_if_each_side_works_with_its_own(pair: str) -> None:
+    """Sections are tried by themselves; this holds only while no rule over a pair looks at a profile."""
+    deployment = load(PAIRS[pair])
+    alone = {
+        (section, profile): not try_profile(deployment, section, profile).obstacle
+        for section in (PREFILL, DECODE)
+        for profile in TURNS
+    }
+    assert len(set(alone.values())) == 2, "a pair that tells something works with some and not with others"
+    together = {}
+    for prefill, decode in itertools.product(TURNS, TURNS):
+        content = copy.deepcopy(PAIRS[pair])
+        content[PREFILL]["engine_profile"], content[DECODE]["engine_profile"] = prefill, decode
+        together[prefill, decode] = _same_plan(deployment, content)
+    wrong = {both for both, works in together.items() if works != (alone[PREFILL, both[0]] and alone[DECODE, both[1]])}
+    assert not wrong
+
+
+def _same_plan(deployment: LoadedDeployment, content: dict[str, Any]) -> bool:
+    """Is `content` valid, with the ranks, ports and KV sizes of `deployment`?"""
+    try:
+        other = load(content)
+    except ConfigError:
+        return False
+
+    def layout(loaded: LoadedDeployment) -> list[Any]:
+        return [
+            (plan.name, plan.dp_size, plan.scope, plan.master_ports, plan.api_ports, plan.dp_rpc_ports,
+             plan.api_on_every_group, loaded.engines[plan.name].translation, loaded.engines[plan.name].kv)
+            for plan in loaded.plan.instances
+        ]  # fmt: skip
+
+    return layout(other) == layout(deployment)

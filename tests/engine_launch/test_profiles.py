@@ -37,6 +37,13 @@ def test_unknown_names_say_what_there_is(name: str) -> None:
         resolve(name)
 
 
+@pytest.mark.parametrize("name", ["vllm@0.9.2", "vllm-ascend@0.11.0rc2", "atom@0.1.5"])
+def test_an_older_version_than_any_is_refused_and_says_so(name: str) -> None:
+    with pytest.raises(UnknownProfile, match=r"is older than any version that Motor knows, and which flags") as raised:
+        resolve(name)
+    assert "did you mean" not in str(raised.value)
+
+
 def test_a_typing_error_gets_a_suggestion() -> None:
     with pytest.raises(UnknownProfile, match=r"did you mean 'vllm@0\.32'"):
         resolve("vlm@0.32")
@@ -103,7 +110,6 @@ OF_VLLM = [profile for profile in PROFILES.values() if profile.engine in ("vllm"
 
 # What Motor reads or reserves and an older vLLM lacks -> the first minor version that has it.
 YOUNG = {
-    "ssl-ciphers": 15,
     "shutdown-timeout": 18,
     "grpc": 20,
     "data-parallel-multi-port-external-lb": 22,

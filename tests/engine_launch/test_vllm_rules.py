@@ -155,6 +155,7 @@ CASES: dict[str, tuple[VllmEngine, set[str]]] = {
     "experts of an unknown model": (vllm(shape={"tp": 8, "expert_parallel": True}, model=UNREAD), set()),
     "tp that does not divide heads": (vllm(shape={"tp": 6}, model=LLAMA_70B), {"vllm-heads"}),
     "more stages than layers": (vllm(shape={"pp": 81}, model=LLAMA_70B), {"vllm-pp-layers"}),
+    "a key alone": (vllm(shape={"tp": 8}, options=options(ssl_keyfile="/k")), {"vllm-certificate"}),
     "eplb without ep": (vllm(shape={"tp": 8}, options=options(enable_eplb=True)), {"vllm-eplb"}),
     "eplb": (vllm(shape={"tp": 8, "expert_parallel": True}, options=options(enable_eplb=True)), set()),
     "fault tolerance alone": (
@@ -241,6 +242,22 @@ CASES: dict[str, tuple[VllmEngine, set[str]]] = {
         {"vllm-nixl-dcp"},
     ),
     "nixl with all dcp": (vllm(shape={"tp": 8, "dcp": 8}, options=options(kv_transfer_config=NIXL)), set()),
+    "nixl with pcp and all dcp over tp": (
+        vllm(
+            V32, {"tp": 2, "pcp": 8, "dcp": 8}, {**EAGER, "kv-transfer-config": NIXL}, DEEPSEEK_V32, role=Role.PREFILL
+        ),
+        {"vllm-nixl-dcp"},
+    ),
+    "nixl with pcp and all dcp in prefill": (
+        vllm(V32, {"pcp": 8, "dcp": 8}, {**EAGER, "kv-transfer-config": NIXL}, DEEPSEEK_V32, role=Role.PREFILL),
+        set(),
+    ),
+    "nixl with pcp in decode": (
+        vllm(V32, {"pcp": 8}, {"kv-transfer-config": MULTI}, role=Role.DECODE),
+        {"vllm-nixl-pcp", "vllm-pcp-decode"},
+    ),
+    "nixl with pcp in a union": (vllm(V32, {"pcp": 8}, {"kv-transfer-config": NIXL}), {"vllm-nixl-pcp"}),
+    "nixl with pcp before 0.29": (vllm("vllm@0.28", {"pcp": 8}, {"kv-transfer-config": NIXL}), set()),
     "nixl with all dcp without mla": (
         vllm(
             shape={"tp": 8, "dcp": 8},

@@ -6,32 +6,8 @@ happens", what is taken out is the patience: the mutation puts in the hasty judg
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-
-@dataclass(frozen=True)
-class Edit:
-    """Text that stands exactly once in `file`, and what stands there instead."""
-
-    file: str
-    old: str
-    new: str
-
-
-@dataclass(frozen=True)
-class Mutation:
-    """`row`: section and fault as docs/faults.md has them. `removed`: what the product then lacks, one clause.
-
-    Every test has to fail, and `says`, or one of them, has to be in the words of each failure. `env` goes to pytest.
-    """
-
-    row: str
-    tests: tuple[str, ...]
-    removed: str
-    says: str | tuple[str, ...]
-    edits: tuple[Edit, ...]
-    env: tuple[tuple[str, str], ...] = ()
-
+from tests.faults.mechanisms_controllers import CONTROLLERS
+from tests.faults.mutation import Edit, Mutation, wall_clock_in
 
 KILLS = "tests/faults/test_kills.py::"
 FREEZES = "tests/faults/test_freezes.py::"
@@ -116,13 +92,6 @@ NOBODY_CLEANS = Edit(
     "",
 )
 HOLDINGS_UNTOLD = Edit(MANAGER, "            holdings=[one.report() for one in self.slots.values()],\n", "")
-
-
-def wall_clock_in(file: str) -> Edit:
-    """Every time.monotonic() of a file gives the time of day."""
-    return Edit(
-        file, "\nimport time\n", "\nimport time as _time\n\nclass time:\n    monotonic = time = _time.time\n\n"
-    )  # fmt: skip
 
 
 MUTATIONS: tuple[Mutation, ...] = (
@@ -421,7 +390,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "the node timeout, and losing sight of a node in start-up is no failure",
         ("no restart was used up", "for every instance to be ready"),
         (
-            Edit(SESSIONS, "plan.timers.node_timeout\n", "plan.timers.node_timeout / 10\n"),
+            Edit(SESSIONS, "timers.node_timeout - silent", "timers.node_timeout / 10 - silent"),
             LOST_SIGHT_IS_FAILURE,
         ),
     ),
@@ -524,8 +493,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         (
             Edit(
                 "nodemanager/model_check.py",
-                "        found = await _look(candidate, seconds)\n",
-                "        found = await _look(candidate, 1e6)\n",
+                "        found = await _look(candidate, roots, seconds)\n",
+                "        found = await _look(candidate, roots, 1e6)\n",
             ),
         ),
     ),
@@ -640,4 +609,6 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("nobody went out of sight", "for a next generation"),
         (Edit(SERVICE, "clock: Callable[[], float] = time.monotonic", "clock: Callable[[], float] = time.time"),),
     ),
+    # -- several controllers -----------------------------------------------------------------------------------------
+    *CONTROLLERS,
 )

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -62,6 +63,58 @@ def test_warnings_go_to_stderr_with_code_0(tmp_path: Path) -> None:
     assert result.exit_code == 0
     assert result.stderr.startswith(f"warning: {path}:motor_coordinator_config (line 2): ")
     json.loads(result.stdout)
+
+
+def validated(path: Path) -> tuple[int, dict[str, Any]]:
+    result = motorctl("validate", path, "-o", "json")
+    assert result.stderr == "", "a program reads one stream"
+    answer: dict[str, Any] = json.loads(result.stdout)
+    assert set(answer) == {"file", "valid", "problems"} and answer["file"] == str(path)
+    return result.exit_code, answer
+
+
+def test_validate_as_json(tmp_path: Path) -> None:
+    assert validated(SEED) == (0, {"file": str(SEED), "valid": True, "problems": []})
+    path = tmp_path / "deploy.json"
+    path.write_text(SEED.read_text().replace('"motor_engine', '"motor_coordinator_config": {},\n"motor_engine'))
+    code, answer = validated(path)
+    assert code == 0 and answer["valid"] is True
+    (warning,) = answer["problems"]
+    assert (warning["severity"], warning["path"], warning["line"]) == ("warning", "motor_coordinator_config", 2)
+
+
+def test_validate_as_json_says_of_each_error_where_what_and_how(tmp_path: Path) -> None:
+    path = tmp_path / "deploy.json"
+    content = SEED.read_text().replace("engine_type", "engine_typ")
+    path.write_text(content.replace('"motor_engine', '"motor_coordinator_config": {},\n"motor_engine'))
+    code, answer = validated(path)
+    assert code == 2 and answer["valid"] is False
+    assert [problem["severity"] for problem in answer["problems"]].count("warning") == 1
+    typo = next(p for p in answer["problems"] if p["path"].endswith("engine_typ"))
+    assert typo == {
+        "severity": "error", "file": str(path), "line": 4, "column": None,
+        "path": "motor_engine_prefill_config.engine_typ", "what": "unknown key", "value": '"vllm" (a string)',
+        "expected": "", "fix": 'did you mean "engine_type"?', "rule": typo["rule"], "overridable": False,
+    }  # fmt: skip
+
+
+def test_validate_as_json_names_the_rule(tmp_path: Path) -> None:
+    path = tmp_path / "deploy.json"
+    path.write_text(SEED.read_text().replace('"nnodes": 2', '"nnodes": 2, "decode-context-parallel-size": 7'))
+    code, answer = validated(path)
+    assert code == 2
+    found = {problem["rule"]: problem for problem in answer["problems"]}
+    assert found["dcp-tp"]["path"] == "motor_engine_prefill_config.engine_config.decode-context-parallel-size"
+    assert (found["dcp-tp"]["value"], found["dcp-tp"]["expected"]) == ("7 (an integer)", "a divisor of it")
+
+
+@pytest.mark.parametrize("content", [None, '{"a": 1'])
+def test_validate_as_json_of_what_is_no_document(content: str | None, tmp_path: Path) -> None:
+    path = tmp_path / "deploy.json"
+    if content is not None:
+        path.write_text(content)
+    code, answer = validated(path)
+    assert code == 2 and answer["valid"] is False and len(answer["problems"]) == 1
 
 
 def test_a_missing_file_is_an_error_like_others(tmp_path: Path) -> None:

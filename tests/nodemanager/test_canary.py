@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 from motor_rpc import control_pb2 as pb
+from motor_rpc.http_ask import Place
 
 from nodemanager.canary import CanaryState, Outcome, Target, request_of, send, target_of
 from nodemanager.checks import Checks
-from nodemanager.http_ask import Place
 from nodemanager.progress import Progress, sum_of_counters
 from nodemanager.records import StartRecord
 from tests.nodemanager import wire

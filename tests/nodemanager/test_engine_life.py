@@ -247,7 +247,7 @@ async def test_an_end_while_no_manager_ran_is_not_lost(one: One) -> None:
     await one.over()
 
 
-@pytest.mark.parametrize("one", [{"stop_seconds": 1.2}], indirect=True)
+@pytest.mark.parametrize("one", [{"stop_seconds": 6.0}], indirect=True)  # longer than a manager takes to start
 async def test_a_stop_outlives_the_manager_that_began_it(one: One) -> None:
     await one.ready()
     one.stop(mode="planned", grace=20.0)

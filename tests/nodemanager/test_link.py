@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 from motor_rpc import control_pb2 as pb
@@ -37,8 +37,15 @@ class Node:
 
 
 @contextlib.asynccontextmanager
-async def linked(node: Node, *ports: int, refused_seconds: float = 0.2) -> AsyncIterator[Link]:
-    link = Link([("127.0.0.1", p) for p in ports], node.register, node.handle, QUICK, refused_seconds)
+async def linked(
+    node: Node,
+    *ports: int,
+    refused_seconds: float = 0.2,
+    backoff: tuple[float, float] = QUICK,
+    may_dial: Callable[[str], bool] = lambda host: True,
+) -> AsyncIterator[Link]:
+    controllers = [("127.0.0.1", p) for p in ports]
+    link = Link(controllers, node.register, node.handle, backoff, refused_seconds, may_dial=may_dial)
     task = asyncio.create_task(link.run())
     try:
         yield link
@@ -140,6 +147,63 @@ async def test_refused_with_retry_is_retried_soon(code: str) -> None:
     controller.refusal = pb.Refused(code=code, reason="later", retry=code == "cloned")
     async with wire.serve(controller), linked(node, controller.port, refused_seconds=60.0):
         await until(lambda: node.registrations >= 3)
+
+
+def not_leader(*leader: wire.Controller | str) -> pb.Refused:
+    named = "".join(one if isinstance(one, str) else f"127.0.0.1:{one.port}" for one in leader)
+    return pb.Refused(code="not_leader", reason="another leads", leader=named)
+
+
+async def test_the_leader_that_a_standby_names_is_dialled_at_once() -> None:
+    """Its address is in no list, and no wait comes before it."""
+    node = Node()
+    async with wire.serve(wire.Controller()) as standby, wire.serve(wire.Controller()) as leader:
+        standby.refusal = not_leader(leader)
+        async with linked(node, standby.port, backoff=(30.0, 30.0)) as link:
+            await leader.session(seconds=5.0)
+            await until(lambda: link.state.controller == f"127.0.0.1:{leader.port}")
+        assert len(standby.refused) == 1
+
+
+async def test_two_standbys_that_name_each_other_are_no_loop() -> None:
+    node = Node()
+    async with wire.serve(wire.Controller()) as one, wire.serve(wire.Controller()) as other:
+        one.refusal, other.refusal = not_leader(other), not_leader(one)
+        async with linked(node, one.port, other.port, backoff=(60.0, 60.0)):
+            await until(lambda: len(one.refused) + len(other.refused) >= 3)
+            await asyncio.sleep(0.3)
+            assert len(one.refused) + len(other.refused) == 3, "two are followed, then it waits"
+
+
+async def test_a_named_leader_that_does_not_answer_is_told_to_the_standby() -> None:
+    node, dead = Node(), f"127.0.0.1:{free_port()}"
+    async with wire.serve(wire.Controller()) as standby:
+        standby.refusal = not_leader(dead)
+        async with linked(node, free_port(), standby.port):
+            await until(lambda: any(told.tried_controller == dead for told in standby.refused))
+            standby.refusal = None
+            await standby.session()
+
+
+@pytest.mark.parametrize("named", ["nonsense:port:1", "[::1", "-", "10.1.1.1:1028"])
+async def test_a_leader_that_cannot_or_may_not_be_dialled_is_left_out(named: str) -> None:
+    node = Node()
+    async with wire.serve(wire.Controller()) as standby:
+        standby.refusal = not_leader(named)
+        async with linked(node, standby.port, may_dial=lambda host: host.startswith("127.")):
+            await until(lambda: len(standby.refused) >= 3)
+
+
+async def test_a_session_that_ends_with_another_leader_moves_over() -> None:
+    node = Node()
+    async with (
+        wire.serve(wire.Controller()) as deposed,
+        wire.serve(wire.Controller(epoch=2)) as leader,
+        linked(node, deposed.port, backoff=(30.0, 30.0)),
+    ):
+        session = await deposed.session()
+        deposed.send(session, refused=not_leader(leader))
+        await leader.session(seconds=5.0)
 
 
 async def test_no_address_yet_is_no_end() -> None:

@@ -66,7 +66,7 @@ def test_all_errors_at_once(tmp_path: Path) -> None:
         ({"devices": {"names": ["0"], "count": 1}}, "F:devices: give either names or count, not both"),
         ({"controllers": []}, "F:controllers"),
         ({"controllers": ["a:b"]}, "F:controllers: expected host:port or [IPv6]:port, got 'a:b'"),
-        ({"controllers": ["10.0.0.1:1028"]}, "set `insecure: true`"),
+        ({"controllers": ["10.0.0.1:1028"]}, "or `insecure: true`"),
         ({"state_dir": "var/lib"}, "F:state_dir: expected an absolute path, got var/lib"),
         ({"orphan_grace": 0}, "F:orphan_grace"),
     ],

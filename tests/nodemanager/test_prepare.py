@@ -50,7 +50,7 @@ async def test_all_good(place: Path) -> None:
         ({"engine": "atom"}, "engine", "no engine 'atom' in the node file, it has: vllm"),
         ({"engine_version": "0.31.0"}, "engine", "expected version 0.31.0 as the rest of the group, got 0.32.0"),
         ({"model": "missing"}, "model", "allow_hub_models"),
-        ({"model": "/missing/model"}, "model", "/missing/model: not there; put it there"),
+        ({"model": "/missing/model"}, "model", "/missing/model is not below model_roots"),
     ],
 )
 async def test_one_bad_item(place: Path, fields: dict[str, Any], name: str, words: str) -> None:
@@ -156,6 +156,17 @@ async def test_stop_cancels_a_prepare(place: Path) -> None:
         await one.command(stop=pb.StopCmdMsg(slot=wire.slot(1), generation=1, mode="failure"))
         assert (await one.answer("slot_report")).state == pb.ENGINE_STATE_STOPPED
         assert one.manager.preparer.leased(OTHER) == {}
+
+
+async def test_a_stop_of_an_older_generation_leaves_a_prepare_alone(place: Path) -> None:
+    async with direct(place) as one:
+        await one.command(start=wire.start(wire.slot(), "tiny", 0, free_port(), generation=1))
+        await one.state("ready")
+        await one.command(prepare=wire.prepare(wire.slot(), "tiny", free_port(), generation=2, devices=[]))
+        await one.command(stop=pb.StopCmdMsg(slot=wire.slot(), generation=1, mode="failure", grace_seconds=1))
+        answer = await one.answer("prepare_report")
+        assert answer.generation == 2
+        await one.state("stopped")
 
 
 async def test_left_overs_are_found_by_their_marks(place: Path) -> None:

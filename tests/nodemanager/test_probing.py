@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from motor_rpc import control_pb2 as pb
 from motor_rpc.completion_probe import ask_completion
+from motor_rpc.http_ask import Place
 
 from nodemanager.probing import probe
 from tests.nodemanager import wire
@@ -67,7 +68,9 @@ async def serve(**answers: bytes | None) -> AsyncIterator[Server]:
 
 async def test_a_token_is_proof() -> None:
     async with serve(completions=answer(TOKEN)) as server:
-        found = await ask_completion("127.0.0.1", server.port, "m", 4, 5.0, "key", {"kv_transfer_params": {"a": 1}})
+        found = await ask_completion(
+            Place("127.0.0.1", server.port), "m", 4, 5.0, "key", {"kv_transfer_params": {"a": 1}}
+        )
         assert found.ok and "1 token(s) in" in found.detail, found
         ((path, headers, body),) = server.requests
         assert path == "/v1/completions" and headers["authorization"] == "Bearer key"
@@ -80,7 +83,7 @@ async def test_a_token_is_proof() -> None:
 async def test_an_unknown_name_is_asked_for() -> None:
     models = answer({"data": [{"id": "/models/tiny"}]})
     async with serve(completions=answer(TOKEN), models=models) as server:
-        assert (await ask_completion("127.0.0.1", server.port, "", 2, 5.0)).ok
+        assert (await ask_completion(Place("127.0.0.1", server.port), "", 2, 5.0)).ok
         assert [path for path, _, _ in server.requests] == ["/v1/models", "/v1/completions"]
         assert server.requests[1][2]["model"] == "/models/tiny"
 
@@ -89,7 +92,7 @@ async def test_a_chunked_answer_is_read() -> None:
     data = json.dumps(TOKEN).encode()
     parts = b"%x\r\n%b\r\n%x\r\n%b\r\n0\r\n\r\n" % (10, data[:10], len(data) - 10, data[10:])
     async with serve(completions=b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + parts) as server:
-        assert (await ask_completion("127.0.0.1", server.port, "m", 2, 5.0)).ok
+        assert (await ask_completion(Place("127.0.0.1", server.port), "m", 2, 5.0)).ok
 
 
 @pytest.mark.parametrize(
@@ -99,21 +102,21 @@ async def test_a_chunked_answer_is_read() -> None:
         (answer({"choices": [{"finish_reason": "abort"}]}), "draining and computed nothing"),
         (answer({"choices": []}), "expected choices"),
         (answer(b"[1]"), "expected a JSON object"),
-        (b"SSH-2.0-OpenSSH\r\n", "expected an HTTP answer, got 'SSH-2.0-OpenSSH'"),
+        (b"SSH-2.0-OpenSSH\r\n", "not an HTTP answer: no status line"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 999999999\r\n\r\n", "a body of 999999999 bytes"),
-        (b"", "expected an HTTP answer"),
+        (b"", "not an HTTP answer: the connection was closed"),
         (None, "no token within 0.3 s"),
     ],
 )
 async def test_what_is_no_proof(data: bytes | None, words: str) -> None:
     async with serve(completions=data) as server:
-        found = await ask_completion("127.0.0.1", server.port, "m", 2, 0.3)
+        found = await ask_completion(Place("127.0.0.1", server.port), "m", 2, 0.3)
         assert not found.ok and words in found.detail, found
         assert f"http://127.0.0.1:{server.port}/v1/completions: " in found.detail
 
 
 async def test_nobody_listens() -> None:
-    found = await ask_completion("127.0.0.1", free_port(), "m", 2, 1.0)
+    found = await ask_completion(Place("127.0.0.1", free_port()), "m", 2, 1.0)
     assert not found.ok and "Connection refused" in found.detail
 
 

@@ -1,10 +1,28 @@
-"""Which workers are there, from tables of process titles."""
+"""Which workers are there, from tables of process titles and from processes."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
+import psutil
 import pytest
 
-from nodemanager.workers import Presence, Tree, Worker
+from nodemanager.workers import Presence, Tree, Worker, look_at_tree
+
+TITLE = "VLLM::Worker_TP0"
+# Prints a line when it has a child of its own title, as between fork and exec, and ends with its input.
+FORKED = """
+import os, sys
+child = os.fork()
+if child == 0:
+    sys.stdin.read()
+    os._exit(0)
+print(child, flush=True)
+sys.stdin.read()
+os.waitpid(child, 0)
+"""
 
 
 def tree(*titles: str) -> Tree:
@@ -29,3 +47,14 @@ def test_a_worker_that_was_there_and_is_gone_has_a_name(
     presence.take(tree(*first))
     presence.take(tree(*then))
     assert presence.lost == lost
+
+
+def test_a_child_that_a_worker_forks_is_no_second_worker() -> None:
+    with subprocess.Popen(
+        [TITLE, "-c", FORKED], executable=sys.executable, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as worker:
+        assert worker.stdout is not None
+        child = psutil.Process(int(worker.stdout.readline()))
+        assert child.ppid() == worker.pid and child.cmdline()[0] == TITLE
+        found = look_at_tree(os.getpid())
+        assert found is not None and [one.pid for one in found.workers] == [worker.pid]

@@ -82,11 +82,13 @@ class Controller:
         self.new_session = asyncio.Condition()
         self.acknowledge = True
         self.refusal: pb.Refused | None = None
+        self.refused: list[pb.RegisterMsg] = []
         self.port = 0
 
     async def Session(self, requests: AsyncIterator[pb.NodeMessage], context: Any) -> AsyncIterator[Any]:
         first = await anext(requests)
         if self.refusal is not None:
+            self.refused.append(first.register)
             yield self.message(refused=self.refusal)
             return
         session = Session(first.register)

@@ -83,6 +83,12 @@ BY_RULE: Mapping[str, Shown | Taken | Read] = {
     "vllm-fault-tolerance": Shown(
         "moe", "--enable-fault-tolerance", "Fault tolerance requires external load balancer mode"
     ),
+    "vllm-certificate": Taken(
+        "--ssl-keyfile /k",
+        "data_parallel_size",
+        1,
+        "it would load the model, and end when it begins to serve",
+    ),
     "vllm-pcp-missing": Read("of 0.25 and older: their arguments pass, their attention asserts that it can do PCP"),
     "vllm-pcp-pp": Read("of 0.26 to 0.31, and of vLLM-Ascend's V2 runner"),
     "vllm-pcp-dcp": Read("of vLLM-Ascend's V2 runner"),
@@ -126,6 +132,7 @@ BY_RULE: Mapping[str, Shown | Taken | Read] = {
     "ascend-interleave-is-block": Read("of vLLM-Ascend"),
     "ascend-sparse-dcp": Read("of vLLM-Ascend"),
     "vllm-nixl-dcp": Read("an assertion when the whole configuration is made, which the CPU build refuses earlier"),
+    "vllm-nixl-pcp": Read("raised by the connector of a running engine, and PCP does not run on CPUs"),
 }
 
 # Refusals of other checks (reserved options, the list of flags): name -> what shows it.

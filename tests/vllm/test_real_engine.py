@@ -58,7 +58,18 @@ def section(model: str, port: int, **engine_config: Any) -> dict[str, Any]:
     }
 
 
-def start(d: Deployment, hosts: Network, model: Path, scratch: Path) -> None:
+def by_python(number: int, python: Path) -> dict[str, Any]:
+    """How node `number` runs its engine."""
+    return {"python": str(python)}
+
+
+def start(
+    d: Deployment,
+    hosts: Network,
+    model: Path,
+    scratch: Path,
+    how: Callable[[int, Path], dict[str, Any]] = by_python,
+) -> None:
     """Controller on this side of the bridge, one manager in each namespace."""
     engine = ensure_engine_environment(say)
     d.start_controller()
@@ -70,7 +81,7 @@ def start(d: Deployment, hosts: Network, model: Path, scratch: Path) -> None:
             model_roots=[str(model.parent)],
             engines={
                 "vllm": {
-                    "python": str(engine.python),
+                    **how(number, engine.python),
                     "env": {"HOME": str(scratch), "TMPDIR": str(scratch)},
                 }
             },
