@@ -14,6 +14,7 @@ export PIP_CACHE_DIR ?= $(CACHE)/pip
 
 SEEDS ?= 2000
 KILLS ?= 200
+FUZZ ?= 20
 
 ##@ See it run
 
@@ -65,10 +66,19 @@ soak: .venv ## random kills of real daemons (root); KILLS=1000 takes more, SEED=
 	@echo "$(KILLS) random kills ..."
 	@KILLS=$(KILLS) SEED=$(SEED) $(PY) -m pytest -s tests/faults/test_soak.py $(PYTEST)
 
+.PHONY: fuzz
+fuzz: .venv ## nonsense for REST, streams and configuration files; FUZZ=100 tries a hundred times what `make test` does
+	@echo "fuzzing, $(FUZZ) times as much as in make test ..."
+	@FUZZ=$(FUZZ) $(PY) -m pytest tests/fuzz $(PYTEST)
+
 .PHONY: sim
 sim: .venv ## random worlds in virtual time over the real core; SEEDS=100000 takes more
 	@echo "$(SEEDS) random worlds ..."
 	@$(PY) -m simulator --seeds $(SEEDS)
+
+.PHONY: bench
+bench: .venv ## every figure of docs/measurements.md (fifteen minutes, idle cores); ONLY="starts storm" takes some
+	@$(PY) -m bench $(ONLY)
 
 ##@ Work on it
 
@@ -83,7 +93,7 @@ docs: .venv ## write docs/configuration.md again, from the schema and the rules
 	@mv docs/configuration.md.new docs/configuration.md
 
 .PHONY: proto
-proto: .venv ## generate the stubs of control.proto again
+proto: .venv ## generate the stubs of the .proto files again
 	@echo "generating stubs (the compiler is installed into .venv-proto on first use) ..."
 	@$(PY) proto/generate.py
 

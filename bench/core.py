@@ -1,4 +1,5 @@
-"""The core alone: many nodes from the first registration to the last start action, no network, no store.
+"""The core alone, in a process like the controller's: many nodes from the first registration to the last start
+action, no network, no store.
 
 Usage: python -m bench.core [RUNS]       (default 5)
 """
@@ -15,6 +16,7 @@ from controller.core import actions as a
 from controller.core import events as e
 from controller.core.core import Core
 from controller.core.model import DeploymentPlan
+from controller.main import calm_collector
 from simulator.shapes import instance, offer
 
 GROUP = 8
@@ -47,6 +49,7 @@ def once(nodes: int) -> float:
 
 
 def main(runs: int) -> None:
+    calm_collector()  # as the controller does
     for nodes in SIZES:
         values = [once(nodes) for _ in range(runs)]
         low, middle, high = min(values), statistics.median(values), max(values)

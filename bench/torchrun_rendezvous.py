@@ -1,0 +1,125 @@
+"""PyTorch's elastic rendezvous (c10d backend, as `torchrun --rdzv-backend=c10d`): N agents agree on who is in and on
+their ranks. Run by an interpreter that has torch; uses nothing of Motor.
+
+Usage: PYTHON bench/torchrun_rendezvous.py AGENTS RUNS forked|processes [LOSSES]
+
+Prints one JSON object: for each run the seconds from the last agent's call to the last agent's rank, and, LOSSES times,
+the seconds from SIGKILL of one agent to the last other agent's view without it. An agent is the handler that torchrun
+uses for `next_rendezvous`; its start, imports and workers are not counted. `processes`: each agent imports torch in a
+process of its own; `forked`: they are forked after the import.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+import time
+from multiprocessing.connection import Connection
+from typing import Any
+
+POLL_SECONDS = 0.01  # how often an agent's own view is looked at, once it is waited for
+
+
+def agent(commands: Connection, agents: int, port: int, first: bool) -> None:
+    """Obeys ("join", run), ("watch", agents) and ("end",); answers with times of the monotonic clock."""
+    from torch.distributed.elastic.rendezvous import RendezvousParameters
+    from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import create_backend
+    from torch.distributed.elastic.rendezvous.dynamic_rendezvous import create_handler
+
+    handler: Any = None
+    commands.send("up")
+    while True:
+        command, *given = commands.recv()
+        if command == "prepare":
+            parameters = RendezvousParameters(
+                backend="c10d", endpoint=f"127.0.0.1:{port}", run_id=given[0], min_nodes=agents, max_nodes=agents,
+                local_addr="127.0.0.1", is_host=first,
+            )  # fmt: skip
+            backend, store = create_backend(parameters)
+            handler = create_handler(store, backend, parameters)
+            commands.send("prepared")
+        elif command == "join":
+            called = time.monotonic()
+            info = handler.next_rendezvous()
+            commands.send((called, time.monotonic(), info.rank))
+        elif command == "watch":
+            # what the handler's own keep-alive thread brings, every 5 s
+            while len(handler._state_holder.state.participants) >= given[0]:
+                time.sleep(POLL_SECONDS)
+            commands.send(time.monotonic())
+        else:
+            os._exit(0)
+
+
+def tell(agents: list[Connection], *command: object) -> list[Any]:
+    """Give all the same command; their answers."""
+    for one in agents:
+        one.send(command)
+    return [one.recv() for one in agents]
+
+
+def start(count: int, how: str) -> tuple[list[Any], list[Connection]]:
+    context = multiprocessing.get_context("fork" if how == "forked" else "spawn")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    processes, ends = [], []
+    for number in range(count):
+        mine, theirs = context.Pipe()
+        process = context.Process(target=agent, args=(theirs, count, port, number == 0), daemon=True)
+        process.start()
+        processes.append(process)
+        ends.append(mine)
+    for end in ends:
+        end.recv()
+    return processes, ends
+
+
+def main(count: int, runs: int, how: str, losses: int) -> None:
+    if how == "forked":
+        importlib.import_module("torch.distributed.elastic.rendezvous.dynamic_rendezvous")
+    joined: list[float] = []
+    known: list[float] = []
+    processes, ends = start(count, how)
+    for run in range(runs):
+        tell(ends[:1], "prepare", f"run-{run}")  # the store's host
+        tell(ends[1:], "prepare", f"run-{run}")
+        answers = tell(ends, "join")
+        assert sorted(rank for _, _, rank in answers) == list(range(count)), answers
+        joined.append(max(done for _, done, _ in answers) - max(called for called, _, _ in answers))
+    while len(known) < losses:
+        victim = count - 1
+        time.sleep(6.0)  # until the keep-alives of the last round have gone through
+        killed = time.monotonic()
+        os.kill(processes[victim].pid, signal.SIGKILL)
+        known.append(max(tell(ends[:victim], "watch", count)) - killed)
+        if len(known) < losses:
+            end(processes, ends)
+            processes, ends = start(count, how)
+            tell(ends[:1], "prepare", "again")
+            tell(ends[1:], "prepare", "again")
+            tell(ends, "join")
+    end(processes, ends)
+    print(json.dumps({"joined": joined, "known": known}))
+
+
+def end(processes: list[Any], ends: list[Connection]) -> None:
+    """All of them, by process."""
+    for process, connection in zip(processes, ends, strict=True):
+        try:
+            connection.send(("end",))
+        except OSError:
+            pass
+        process.join(5.0)
+        if process.is_alive():
+            process.kill()
+            process.join()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], int(sys.argv[4]) if len(sys.argv) > 4 else 0)
