@@ -54,7 +54,8 @@ def write_settings(folder: RunFolder, network: Network, engine: EngineEnvironmen
         values = {
             "controllers": [f"{network.controller_address}:{port}"],
             "deployment_id": deployment_id,
-            "model_roots": [str(models)],
+            # The model lies in the cache and is a link here; where a link leads has to be allowed, too.
+            "model_roots": [str(models), str(model.resolve())],
             **_node_values(folder, node, network.allow_loopback, engine),
         }
         # JSON is YAML.

@@ -26,15 +26,18 @@ table netdev {table} {{
 
 @contextlib.contextmanager
 def dropping(
-    cluster: Cluster, node: str, what: Literal["to_node", "from_node", "both"], percent: int = 100
+    cluster: Cluster, node: str, what: Literal["to_node", "from_node", "both"], percent: int = 100, peer: str = ""
 ) -> Iterator[None]:
-    """Lose so many of the packets that the node receives or sends. They vanish: nobody is told."""
+    """Lose so many of the packets that the node receives or sends. They vanish: nobody is told. `peer`: only those from
+    and to this address."""
     place = cluster.place_of(node)
     ends = {"to_node": (place.namespace, place.interface), "from_node": (cluster.hosts.switch, place.link)}
-    chosen = list(ends.values()) if what == "both" else [ends[what]]
-    match = f"numgen random mod 100 < {percent}" if percent < 100 else ""
+    chosen = ends if what == "both" else {what: ends[what]}
+    sides = {"to_node": f"ip saddr {peer}", "from_node": f"ip daddr {peer}"}
+    some = f"numgen random mod 100 < {percent}" if percent < 100 else ""
     with contextlib.ExitStack() as stack:
-        for namespace, device in chosen:
+        for side, (namespace, device) in chosen.items():
+            match = f"{sides[side] if peer else ''} {some}"
             _nft(namespace, RULES.format(table=TABLE, device=device, match=match))
             stack.callback(_nft, namespace, f"delete table netdev {TABLE}\n")
         yield

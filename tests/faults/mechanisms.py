@@ -385,7 +385,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         (ONE_ANSWER_MISSING, LOST_SIGHT_IS_FAILURE),
     ),
     Mutation(
-        "Links: 30 % loss both ways while starting (canary deadline 20 s)",
+        "Links: 30 % loss both ways between the controller and the master's node, starting and serving",
         (f"{LINKS}test_lossy_link",),
         "the node timeout, and losing sight of a node in start-up is no failure",
         ("no restart was used up", "for every instance to be ready"),
@@ -393,13 +393,6 @@ MUTATIONS: tuple[Mutation, ...] = (
             Edit(SESSIONS, "timers.node_timeout - silent", "timers.node_timeout / 10 - silent"),
             LOST_SIGHT_IS_FAILURE,
         ),
-    ),
-    Mutation(
-        "Links: 30 % loss both ways while serving for 15 s",
-        (f"{LINKS}test_lossy_link",),
-        "the canary's deadline, and a late canary alone is no hang",
-        (*RESTARTED, UNANSWERED),
-        (IMPATIENT_CANARY, LATE_IS_HUNG),
     ),
     Mutation(
         "Links: only the way to the controller is cut",
