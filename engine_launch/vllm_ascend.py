@@ -69,22 +69,29 @@ def _profile(version: str, **facts: object) -> EngineProfile:
 
 # Up to v0.21.0rc1 platform.py has no data-parallel check (read at every tag from v0.12.0rc1 on).
 _PCP_WITH_DP: dict[str, object] = {"pcp_with_dp": True}
-# platform.py:339-343 of v0.25.1rc1. Once the V2 runner had PCP, worker/v2/pcp_manager.py:33-53 refused these.
+# platform.py:339-343 of v0.25.1rc1 and v0.26.0rc1. The V2 runner has PCP from v0.26.0rc1 on; what it refuses was read
+# in builds of August 2026, worker/v2/pcp_manager.py:33-53. Models without MLA: vLLM 0.26 config/vllm.py:2133-2136.
 _V2_ONLY: dict[str, object] = {
     "pcp": PcpSupport.V2_RUNNER,
-    "pcp_limits": frozenset({PcpLimit.NO_PP, PcpLimit.NO_DCP, PcpLimit.NO_LORA}),
+    "pcp_limits": frozenset({PcpLimit.NO_PP, PcpLimit.NO_DCP, PcpLimit.NO_LORA, PcpLimit.MLA_ONLY}),
     "pcp_notes": (
-        # worker/v2/model_runner.py:68 there; PR #14023 brought it to the V2 runner.
-        "the V2 runner of v0.25.1rc1 itself raises NotImplementedError for PCP and DCP; builds of August 2026 have PCP",
+        # PR #14023 brought it; v0.26.0rc1's arguments were run, its runner was not.
+        "PCP of the V2 runner is new: v0.26.0rc1 takes its arguments, and a prefill has not been seen",
     ),
 }
+
+# Its vLLM refuses it, and no patch of v0.12.0rc1 takes that away: vLLM 0.12.0 config/parallel.py:315-319. v0.25.1rc1
+# refuses it on the V1 runner, and its vLLM on the V2 runner: "Model Runner V2 does not yet support".
+_NO_PCP: dict[str, object] = {"pcp": PcpSupport.NO}
 
 # --shutdown-timeout came with vLLM 0.18, and with it the drain.
 _NO_DRAIN: dict[str, object] = {"drain_flag": ""}
 
 PROFILES: tuple[EngineProfile, ...] = (
-    *(_profile(f"0.{minor}", **_PCP_WITH_DP, **_NO_DRAIN) for minor in range(12, 18)),
+    _profile("0.12", **_NO_PCP, **_PCP_WITH_DP, **_NO_DRAIN),
+    *(_profile(f"0.{minor}", **_PCP_WITH_DP, **_NO_DRAIN) for minor in range(13, 18)),
     *(_profile(f"0.{minor}", **_PCP_WITH_DP) for minor in range(18, 22)),
     *(_profile(f"0.{minor}") for minor in range(22, 25)),
-    _profile("0.25", **_V2_ONLY),
+    _profile("0.25", **_NO_PCP),
+    _profile("0.26", **_V2_ONLY),
 )

@@ -32,7 +32,7 @@ def _pcp_missing(engine: VllmEngine) -> Breach | None:
         PCP,
         f"{engine.profile.name} has no prefill context parallelism",
         expected="1",
-        fix="on Ascend set engine_profile to a vllm_ascend version; upstream has it from vllm@0.26",
+        fix="on Ascend vllm_ascend@0.13 to 0.24 have it, and 0.26 on the V2 runner; upstream has it from vllm@0.26",
     )
 
 
@@ -277,22 +277,25 @@ RULES: tuple[Rule[VllmEngine], ...] = (
     Rule(
         "vllm-pcp-missing",
         ERROR,
-        "The engine has prefill context parallelism: vLLM-Ascend, or upstream from 0.26.",
-        "vLLM up to 0.25 v1/worker/cp_utils.py: `assert layer_impl.supports_pcp`, which no CUDA attention sets",
+        "The engine has prefill context parallelism: vLLM-Ascend 0.13 to 0.24 and 0.26, or upstream from 0.26.",
+        "vLLM up to 0.25 v1/worker/cp_utils.py: `assert layer_impl.supports_pcp`, which no CUDA attention sets; 0.12 "
+        "config/parallel.py:315-319; Ascend v0.25.1rc1 platform.py:339-343 and vLLM 0.25 config/vllm.py",
         _pcp_missing,
     ),
     Rule(
         "ascend-pcp-runner",
         ERROR,
-        "vLLM-Ascend from 0.25 has PCP on the V2 model runner only.",
-        "Ascend v0.25.1rc1 platform.py:339-343",
+        "vLLM-Ascend from 0.26 has PCP on the V2 model runner only.",
+        "Ascend v0.26.0rc1 platform.py:339-343",
         _pcp_v1_runner,
     ),
     Rule("vllm-pcp-pp", ERROR, "PCP without pipeline stages, where the engine says so.", _LIMITS, _pcp_pp),
     Rule("vllm-pcp-dcp", ERROR, "PCP without DCP, where the engine says so.", _LIMITS, _pcp_dcp),
     Rule("vllm-pcp-lora", ERROR, "PCP without LoRA, where the engine says so.", _LIMITS, _pcp_lora),
     Rule("vllm-pcp-speculation", ERROR, "PCP with the speculation that it can do.", _LIMITS, _pcp_speculation),
-    Rule("vllm-pcp-model", ERROR, "Upstream PCP is for MLA models.", _LIMITS, _pcp_model),
+    Rule(
+        "vllm-pcp-model", ERROR, "PCP upstream, and on vLLM-Ascend from 0.26, is for MLA models.", _LIMITS, _pcp_model
+    ),
     Rule("vllm-pcp-dcp-model", ERROR, "Upstream PCP with DCP is for sparse MLA models.", _LIMITS, _pcp_dcp_model),
     Rule("vllm-pcp-dcp-backend", ERROR, "Upstream PCP with DCP has one backend, ag_rs.", _LIMITS, _pcp_dcp_backend),
     Rule("vllm-pcp-graphs", ERROR, "Upstream PCP of a sparse MLA model has no CUDA graphs.", _LIMITS, _pcp_graphs),

@@ -26,6 +26,12 @@ HEADS_UNREAD = StatedRule(
     "The model's config.json is readable where its KV heads decide whether two tp sizes fit.",
     "as kv-pair-heads",
 )
+DIVIDES = StatedRule(
+    "kv-pair-tp-divides",
+    RuleSeverity.ERROR,
+    "Decode's tp divides prefill's, models with MLA apart.",
+    "vLLM-Ascend v0.12.0rc1 ascend_config.py:125, v0.23.0 :220, and on to v0.26.0rc1",
+)
 SHARDS = StatedRule(
     "kv-pair-dcp",
     RuleSeverity.ERROR,
@@ -34,13 +40,36 @@ SHARDS = StatedRule(
     "v1/nixl/base_worker.py:937-944, 2427-2434",
 )
 
-RULES = (HEADS, HEADS_UNREAD, SHARDS)
+RULES = (HEADS, HEADS_UNREAD, DIVIDES, SHARDS)
 
 
 def check_shards(prefill: KvSection, decode: KvSection, connector: Connector, findings: Findings) -> None:
     """Both sides have this connector."""
+    _check_divides(prefill, decode, connector, findings)
     _check_heads(prefill, decode, connector, findings)
     _check_dcp(prefill, decode, connector, findings)
+
+
+def _check_divides(prefill: KvSection, decode: KvSection, connector: Connector, findings: Findings) -> None:
+    """The plug-in's configuration compares the sizes that Motor fills in; it does not look into a MultiConnector."""
+    p, d = prefill.engine.shape, decode.engine.shape
+    inside = any(side.transfer is not None and side.transfer.at for side in (prefill, decode))
+    if connector.engine != "vllm_ascend" or not connector.reads_sizes or inside or p.tp % d.tp == 0:
+        return
+    if p.tp < d.tp and connector.prefill_tp_not_below:  # kv-pair-tp says so for every model
+        return
+    where = decode.engine.path("tensor-parallel-size")
+    model, unread = _model(prefill, decode)
+    if model is None:
+        if p.pcp * p.dcp * d.pcp * d.dcp == 1:  # else _check_heads says it
+            what = f"not checked whether the model may have another tp than a divisor of prefill's {p.tp}: {unread}"
+            report(findings, HEADS_UNREAD, where, what, got=d.tp, fix=f"a divisor of {p.tp} fits every model")
+    elif not model.mla:
+        what = (
+            f"does not divide prefill's {p.tp}, and {model.name} has no MLA: both engines end with `Prefill TP size "
+            "must be divisible by Decode TP size` (vLLM-Ascend v0.23.0 ascend_config.py:220)"
+        )
+        report(findings, DIVIDES, where, what, got=d.tp, expected=f"a divisor of {p.tp}")
 
 
 def _check_heads(prefill: KvSection, decode: KvSection, connector: Connector, findings: Findings) -> None:

@@ -1,7 +1,7 @@
 """One engine's shape: what can never start is refused before a device is touched.
 
-The engines' own rules are in engine_launch (vllm_rules.py, vllm_context_rules.py, atom_rules.py); what a node's
-devices allow is here.
+The engines' own rules are in engine_launch (vllm_rules.py, vllm_context_rules.py, vllm_ascend_rules.py,
+atom_rules.py); what a node's devices allow is here.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from controller.config.errors import Findings, Shown
 from controller.config.model_files import read_model
 from controller.config.rule_report import report_breaches
 from controller.config.schema import Deploy
-from engine_launch import vllm_context_rules, vllm_rules
+from engine_launch import vllm_ascend_rules, vllm_context_rules, vllm_rules
 from engine_launch.flags import scalar_text
 from engine_launch.model import ParallelShape, Role
 from engine_launch.vllm_input import VllmEngine
@@ -20,7 +20,7 @@ from engine_launch.vllm_input import VllmEngine
 _OF_VLLM = frozenset({"vllm", "vllm_ascend"})
 
 SHARED = (*vllm_rules.SHARED, *vllm_context_rules.SHARED)
-RULES = (*vllm_rules.RULES, *vllm_context_rules.RULES)
+RULES = (*vllm_rules.RULES, *vllm_context_rules.RULES, *vllm_ascend_rules.RULES)
 
 # In motor_deploy_config: devices of a node, and nodes of an instance.
 DEVICE_KEYS = {Role.PREFILL: "p_pod_npu_num", Role.DECODE: "d_pod_npu_num", Role.UNION: "hybrid_pod_npu_num"}

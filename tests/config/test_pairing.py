@@ -61,6 +61,8 @@ TWO_TRANSFERS = kv("MultiConnector", **{EXTRA: {INNER: [kv(), kv(HYBRID)]}})
 NESTED = kv("MultiConnector", **{EXTRA: {INNER: [kv("MultiConnector", **{EXTRA: {INNER: [kv()]}})]}})
 OWN_ID = kv("MultiConnector", **{EXTRA: {INNER: [kv(engine_id="x")]}})
 STORE = "AscendStoreConnector"
+# The plug-in's configuration does not look at sizes in there.
+ONE_IN_MULTI = kv("MultiConnector", **{EXTRA: {INNER: [kv()]}})
 
 # name -> (file, rule, severity, path, parts of the message)
 BREACHES: dict[str, tuple[dict[str, Any], str, str, str, tuple[str, ...]]] = {
@@ -183,6 +185,30 @@ BREACHES: dict[str, tuple[dict[str, Any], str, str, str, tuple[str, ...]]] = {
         ("no multiple of the blocks' ratio 256 / 128",),
     ),
     # how the cache is spread
+    "a decode tp that does not divide": (
+        pair(side(model=GQA_12, tensor_parallel_size=6), side(model=GQA_12, tensor_parallel_size=4)),
+        "kv-pair-tp-divides",
+        "error",
+        f"{DECODE}.engine_config.tensor-parallel-size",
+        ("does not divide prefill's 6", "Prefill TP size must be divisible", "a divisor of 6"),
+    ),
+    "layers from fewer workers": (
+        pair(
+            side(kv(LAYERWISE), model=GQA_12, tensor_parallel_size=4),
+            side(kv(LAYERWISE), model=GQA_12, tensor_parallel_size=6),
+        ),
+        "kv-pair-tp-divides",
+        "error",
+        f"{DECODE}.engine_config.tensor-parallel-size",
+        ("does not divide prefill's 4",),
+    ),
+    "a decode tp of a model that cannot be read": (
+        pair(side(tensor_parallel_size=6), side(tensor_parallel_size=4)),
+        "kv-pair-heads-unread",
+        "warning",
+        f"{DECODE}.engine_config.tensor-parallel-size",
+        ("a divisor of prefill's 6: /m/config.json cannot be read",),
+    ),
     "heads that do not fit": (
         pair(side(**WIDE, model=GQA_12, tensor_parallel_size=6), side(model="/m", tensor_parallel_size=4)),
         "kv-pair-heads",
@@ -521,7 +547,9 @@ QUIET: dict[str, dict[str, Any]] = {
     "layerwise, pd": both(kv(LAYERWISE), "pd_separate"),
     "layerwise, cdp": both(kv(LAYERWISE), "cdp_separate"),
     "layerwise, one container": both(kv(LAYERWISE), "pd_disaggregation_single_container"),
-    "layerwise decode wider than prefill": pair(side(kv(LAYERWISE), tensor_parallel_size=4), side(kv(LAYERWISE))),
+    "layerwise decode wider than prefill": pair(
+        side(kv(LAYERWISE), model=MLA, tensor_parallel_size=4), side(kv(LAYERWISE), model=MLA)
+    ),
     "layerwise, both roles": both(kv(LAYERWISE, kv_role="kv_both")),
     "hybrid": both(kv(HYBRID), "cpcd_separate"),
     "nixl": both(kv("NixlConnector", kv_role="kv_both"), "cpcd_separate", profile="vllm@0.32"),
@@ -552,11 +580,12 @@ QUIET: dict[str, dict[str, Any]] = {
         side(model=GQA_12, tensor_parallel_size=2),
     ),
     "more workers than heads": pair(
-        side(**WIDE, model=GQA_2, tensor_parallel_size=6),
-        side(model=GQA_2, tensor_parallel_size=4),
+        side(ONE_IN_MULTI, **WIDE, model=GQA_2, tensor_parallel_size=6),
+        side(ONE_IN_MULTI, model=GQA_2, tensor_parallel_size=4),
     ),
     "heads without context parallelism": pair(
-        side(model=GQA_12, tensor_parallel_size=6), side(model=GQA_12, tensor_parallel_size=4)
+        side(ONE_IN_MULTI, model=GQA_12, tensor_parallel_size=6),
+        side(ONE_IN_MULTI, model=GQA_12, tensor_parallel_size=4),
     ),
     "one KV for all heads": pair(
         side(**WIDE, model=MLA, tensor_parallel_size=6), side(model=MLA, tensor_parallel_size=4)

@@ -135,7 +135,8 @@ PREFILL, DECODE = "motor_engine_prefill_config", "motor_engine_decode_config"
 # where the facts of an engine change
 TURNS = (
     "vllm@0.18", "vllm@0.26", "vllm@0.27", "vllm@0.29", "vllm@0.30", "vllm@0.31", "vllm@0.33",
-    "vllm_ascend@0.12", "vllm_ascend@0.21", "vllm_ascend@0.22", "vllm_ascend@0.24", "vllm_ascend@0.25",
+    "vllm_ascend@0.12", "vllm_ascend@0.13", "vllm_ascend@0.21", "vllm_ascend@0.22", "vllm_ascend@0.24",
+    "vllm_ascend@0.25", "vllm_ascend@0.26",
 )  # fmt: skip
 
 

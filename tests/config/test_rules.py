@@ -50,13 +50,13 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         "vllm@0.23 has no prefill context parallelism",
     ),
     "pcp on the v1 runner": (
-        engine("vllm_ascend@0.25", prefill_context_parallel_size=2),
+        engine("vllm_ascend@0.26", prefill_context_parallel_size=2),
         f"{CONFIG}.prefill-context-parallel-size",
         "VLLM_USE_V2_MODEL_RUNNER",
     ),
     "pcp and dcp on the v2 runner": (
         engine(
-            "vllm_ascend@0.25",
+            "vllm_ascend@0.26",
             {"VLLM_USE_V2_MODEL_RUNNER": "1"},
             prefill_context_parallel_size=2,
             decode_context_parallel_size=2,
@@ -217,7 +217,7 @@ ACCEPTED: dict[str, dict[str, Any]] = {
         ASCEND, tensor_parallel_size=16, prefill_context_parallel_size=2, decode_context_parallel_size=8
     ),
     "pcp on the v2 runner": engine(
-        "vllm_ascend@0.25", {"VLLM_USE_V2_MODEL_RUNNER": 1}, prefill_context_parallel_size=2
+        "vllm_ascend@0.26", {"VLLM_USE_V2_MODEL_RUNNER": 1}, prefill_context_parallel_size=2
     ),
     "interleave equal to block": engine(
         ASCEND,

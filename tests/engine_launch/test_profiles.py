@@ -33,7 +33,7 @@ def test_a_newer_version_works_like_the_newest_with_a_note() -> None:
 
 @pytest.mark.parametrize("name", ["vllm", "vllm@", "vllm@x", "sglang@0.5", "vllm@0.3", "vlm@0.32"])
 def test_unknown_names_say_what_there_is(name: str) -> None:
-    with pytest.raises(UnknownProfile, match=r"vllm@0\.18 to 0\.33, vllm_ascend@0\.12 to 0\.25"):
+    with pytest.raises(UnknownProfile, match=r"vllm@0\.18 to 0\.33, vllm_ascend@0\.12 to 0\.26"):
         resolve(name)
 
 
@@ -74,10 +74,13 @@ def test_choice(engine_type: str, pinned: str | None, pcp: int, name: str, assum
         ("vllm@0.29", PcpSupport.YES, False),
         ("vllm@0.30", PcpSupport.YES, True),
         ("vllm@0.33", PcpSupport.YES, True),
+        ("vllm_ascend@0.12", PcpSupport.NO, True),
+        ("vllm_ascend@0.13", PcpSupport.YES, True),
         ("vllm_ascend@0.21", PcpSupport.YES, True),
         ("vllm_ascend@0.22", PcpSupport.YES, False),
         ("vllm_ascend@0.24", PcpSupport.YES, False),
-        ("vllm_ascend@0.25", PcpSupport.V2_RUNNER, False),
+        ("vllm_ascend@0.25", PcpSupport.NO, False),
+        ("vllm_ascend@0.26", PcpSupport.V2_RUNNER, False),
     ],
 )
 def test_what_each_version_can_do_with_pcp(name: str, pcp: PcpSupport, pcp_with_dp: bool) -> None:
@@ -173,7 +176,7 @@ def test_the_newest_engine_negates_in_two_ways() -> None:
         ("vllm@0.32", PcpLimit.SPARSE_EAGER, True),
         ("vllm@0.33", PcpLimit.SPARSE_EAGER, False),
         ("vllm_ascend@0.24", PcpLimit.MLA_ONLY, False),
-        ("vllm_ascend@0.25", PcpLimit.NO_DCP, True),
+        ("vllm_ascend@0.26", PcpLimit.NO_DCP, True),
     ],
 )
 def test_what_pcp_cannot_do(name: str, limit: PcpLimit, limited: bool) -> None:

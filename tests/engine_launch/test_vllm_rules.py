@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from engine_launch import vllm_context_rules, vllm_rules
+from engine_launch import vllm_ascend_rules, vllm_context_rules, vllm_rules
 from engine_launch.flag_list import load_flag_list
 from engine_launch.model import ParallelShape, Role
 from engine_launch.model_facts import ModelFacts, model_facts
@@ -15,7 +15,13 @@ from engine_launch.rule import RuleSeverity, breaches
 from engine_launch.translation import choose_translation, engine_shape
 from engine_launch.vllm_input import VllmEngine
 
-RULES = (*vllm_rules.SHARED, *vllm_context_rules.SHARED, *vllm_rules.RULES, *vllm_context_rules.RULES)
+RULES = (
+    *vllm_rules.SHARED,
+    *vllm_context_rules.SHARED,
+    *vllm_rules.RULES,
+    *vllm_context_rules.RULES,
+    *vllm_ascend_rules.RULES,
+)
 
 # config.json as published, the keys that matter here.
 DEEPSEEK_V3 = model_facts(
@@ -62,7 +68,7 @@ LLAMA_70B = model_facts(
 UNREAD = None
 
 OLD, YOUNG, V31, V32, V33 = "vllm@0.23", "vllm@0.27", "vllm@0.31", "vllm@0.32", "vllm@0.33"
-ASCEND, ASCEND_25 = "vllm_ascend@0.23", "vllm_ascend@0.25"
+ASCEND, ASCEND_26 = "vllm_ascend@0.23", "vllm_ascend@0.26"
 MOONCAKE = {"kv_connector": "MooncakeConnectorV1"}
 NIXL = {"kv_connector": "NixlConnector"}
 MULTI = {"kv_connector": "MultiConnector", "kv_connector_extra_config": {"connectors": [NIXL]}}
@@ -91,6 +97,10 @@ def options(**names: Any) -> dict[str, Any]:
 
 PCP2 = {"tp": 8, "pcp": 2, "nnodes": 2}
 EAGER = options(enforce_eager=True)
+STAGES = {"tp": 4, "pp": 2}
+MTP = options(speculative_config={"method": "deepseek_mtp", "num_speculative_tokens": 1})
+FLASHCOMM = {"VLLM_ASCEND_ENABLE_FLASHCOMM1": "1"}
+BLOCKING = {"ASCEND_LAUNCH_BLOCKING": "1"}
 EP = {"tp": 8, "dp": 2, "expert_parallel": True}
 
 # name -> (engine, the ids of every rule that it breaks)
@@ -172,12 +182,22 @@ CASES: dict[str, tuple[VllmEngine, set[str]]] = {
     "pcp, 0.25": (vllm("vllm@0.25", PCP2), {"vllm-pcp-missing"}),
     "pcp, 0.26": (vllm("vllm@0.26", PCP2), set()),
     "pcp, ascend": (vllm(ASCEND, PCP2, model=QWEN3_235B), set()),
-    "pcp, ascend 0.25": (vllm(ASCEND_25, PCP2), {"ascend-pcp-runner"}),
-    "pcp, ascend 0.25, v2 runner": (vllm(ASCEND_25, PCP2, env=V2), set()),
+    "pcp, ascend 0.12": (vllm("vllm_ascend@0.12", PCP2), {"vllm-pcp-missing"}),
+    "pcp, ascend 0.25": (vllm("vllm_ascend@0.25", PCP2), {"vllm-pcp-missing"}),
+    "pcp, ascend 0.25, v2 runner": (vllm("vllm_ascend@0.25", PCP2, env=V2), {"vllm-pcp-missing"}),
+    "pcp, ascend 0.13": (vllm("vllm_ascend@0.13", PCP2), set()),
+    "pcp, ascend 0.24, v2 runner": (vllm("vllm_ascend@0.24", PCP2, env=V2), {"ascend-cp-runner"}),
+    "dcp, ascend, v2 runner": (vllm(ASCEND, {"tp": 8, "dcp": 2}, env=V2), {"ascend-cp-runner"}),
+    "pcp, ascend 0.26": (vllm(ASCEND_26, PCP2), {"ascend-pcp-runner"}),
+    "pcp without mla, ascend 0.26, v2 runner": (
+        vllm(ASCEND_26, PCP2, env=V2, model=QWEN3_235B),
+        {"vllm-pcp-model"},
+    ),
+    "pcp, ascend 0.26, v2 runner": (vllm(ASCEND_26, PCP2, env=V2), set()),
     "pcp with stages, 0.31": (vllm(V31, {**PCP2, "pp": 2}), {"vllm-pcp-pp"}),
     "pcp with stages, 0.32": (vllm(V32, {**PCP2, "pp": 2}), set()),
-    "pcp with stages and dcp, ascend 0.25": (
-        vllm(ASCEND_25, {**PCP2, "pp": 2, "dcp": 2}, env=V2),
+    "pcp with stages and dcp, ascend 0.26": (
+        vllm(ASCEND_26, {**PCP2, "pp": 2, "dcp": 2}, env=V2),
         {"vllm-pcp-pp", "vllm-pcp-dcp"},
     ),
     "pcp of a model without mla": (vllm(shape=PCP2, model=QWEN3_235B), {"vllm-pcp-model"}),
@@ -309,6 +329,37 @@ CASES: dict[str, tuple[VllmEngine, set[str]]] = {
         vllm(ASCEND, PCP2, options(block_size=128, cp_kv_cache_interleave_size=64), model=DEEPSEEK_V32),
         {"ascend-sparse-interleave"},
     ),
+    # The plug-in's own.
+    "ascend, mtp with stages": (vllm(ASCEND, STAGES, MTP), {"ascend-mtp-stages"}),
+    "ascend 0.21, mtp with stages": (vllm("vllm_ascend@0.21", STAGES, MTP), {"ascend-mtp-stages"}),
+    "ascend 0.21, mtp of another model with stages": (
+        vllm("vllm_ascend@0.21", STAGES, options(speculative_config={"method": "mtp"}), model=QWEN3_235B),
+        set(),
+    ),
+    "ascend 0.13, mtp with stages": (vllm("vllm_ascend@0.13", STAGES, MTP), set()),
+    "ascend 0.24, mtp with stages": (vllm("vllm_ascend@0.24", STAGES, MTP), set()),
+    "ascend, mtp with stages, a prefill side": (
+        vllm(ASCEND, STAGES, {**MTP, **options(kv_transfer_config=MOONCAKE)}, role=Role.PREFILL),
+        set(),
+    ),
+    "ascend, ngram with stages": (vllm(ASCEND, STAGES, options(speculative_config={"method": "ngram"})), set()),
+    "ascend, flashcomm": (vllm(ASCEND, {"tp": 8, "expert_parallel": True}, env=FLASHCOMM), set()),
+    "ascend, flashcomm without tp": (vllm(ASCEND, model=LLAMA_70B, env=FLASHCOMM), {"ascend-flashcomm-tp"}),
+    "ascend 0.13, flashcomm without tp": (vllm("vllm_ascend@0.13", model=LLAMA_70B, env=FLASHCOMM), set()),
+    "ascend, flashcomm without ep": (vllm(ASCEND, {"tp": 8}, env=FLASHCOMM), {"ascend-flashcomm-experts"}),
+    "ascend, flashcomm without ep, by option": (
+        vllm(ASCEND, {"tp": 8}, options(additional_config={"enable_flashcomm1": True})),
+        {"ascend-flashcomm-experts"},
+    ),
+    "ascend, flashcomm off by option": (
+        vllm(ASCEND, {"tp": 8}, options(additional_config={"enable_flashcomm1": False}), env=FLASHCOMM),
+        set(),
+    ),
+    "ascend, flashcomm of a dense model": (vllm(ASCEND, {"tp": 8}, model=LLAMA_70B, env=FLASHCOMM), set()),
+    "ascend, flashcomm off": (vllm(ASCEND, env={"VLLM_ASCEND_ENABLE_FLASHCOMM1": "0"}), set()),
+    "ascend, blocking with graphs": (vllm(ASCEND, env=BLOCKING), {"ascend-blocking-graphs"}),
+    "ascend, blocking without graphs": (vllm(ASCEND, options=EAGER, env=BLOCKING), set()),
+    "not ascend, blocking": (vllm(env=BLOCKING), set()),
 }
 
 

@@ -15,6 +15,7 @@ import os
 import subprocess
 import sys
 import zipfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from demo.cache import SetupFailed, entry, exclusive, print_progress, publish, workspace
@@ -44,8 +45,18 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
-def run_with(version: str, script: Path, *arguments: str, stdin: str = "") -> str:
-    """Standard output of `script` run with this version of vLLM. SetupFailed with its errors if it ends badly."""
+def run_with(
+    version: str,
+    script: Path,
+    *arguments: str,
+    stdin: str = "",
+    before: Sequence[Path] = (),
+    extra_env: Mapping[str, str] | None = None,
+) -> str:
+    """Standard output of `script` run with this version of vLLM. SetupFailed with its errors if it ends badly.
+
+    `before`: folders that come first on Python's path, such as a plug-in's.
+    """
     environment = ensure_engine_environment(print_progress)
     installed = environment.version.split("+")[0] == version
     path = [] if installed else [unpacked(version, environment), _extras(environment)]
@@ -58,10 +69,11 @@ def run_with(version: str, script: Path, *arguments: str, stdin: str = "") -> st
         env={
             "PATH": "/usr/bin:/bin",
             "HOME": os.environ.get("HOME", "/"),
-            "PYTHONPATH": ":".join(map(str, path)),
+            "PYTHONPATH": ":".join(map(str, [*before, *path])),
             "HF_HUB_OFFLINE": "1",
             "VLLM_NO_USAGE_STATS": "1",
             "DO_NOT_TRACK": "1",
+            **(extra_env or {}),
         },
         check=False,
     )

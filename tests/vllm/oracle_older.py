@@ -51,14 +51,14 @@ def upstream_shapes() -> Iterator[str]:
             yield shape
 
 
-def case(shape: str, version: str) -> Case:
+def case(shape: str, version: str, engine: str = "vllm") -> Case:
     """The shape with its profile replaced by this version's."""
     minor = ".".join(version.split(".")[:2])
     text = SHAPES[shape].read_text(encoding="utf-8")
     content = json.loads(text)
     for key, section in content.items():
         if key.startswith("motor_engine_"):
-            section["engine_profile"] = f"vllm@{minor}"
+            section["engine_profile"] = f"{engine}@{minor}"
     try:
         planned = deployment_from(parse_document(SHAPES[shape].name, json.dumps(content)))
     except ConfigError as error:
@@ -77,9 +77,9 @@ def verdict(case: Case, found: dict[str, dict[str, Any]]) -> str:
     errors = [result["error"] for result in results if "error" in result]
     if case.refusals:
         motor = f"Motor refuses ({', '.join(case.refusals)})"
-        return f"{motor}; vLLM: {_sentence(errors[0])}" if errors else f"{motor}; vLLM's arguments pass"
+        return f"{motor}; vLLM: {sentence(errors[0])}" if errors else f"{motor}; vLLM's arguments pass"
     if errors:
-        return f"DIFFERS: Motor plans it; vLLM: {_sentence(errors[0])}"
+        return f"DIFFERS: Motor plans it; vLLM: {sentence(errors[0])}"
     wrong = [
         difference
         for (instance, slot), result in zip(case.slots, results, strict=True)
@@ -92,7 +92,7 @@ def verdict(case: Case, found: dict[str, dict[str, Any]]) -> str:
     return f"accepted, {lines}" + "".join(f", {name}" for name in sorted(translations))
 
 
-def _sentence(error: str) -> str:
+def sentence(error: str) -> str:
     """The engine's own words, on one line and without pydantic's address and the usage of a parser."""
     lines = [line.strip() for line in error.splitlines() if line.strip()]
     telling = [line for line in lines if "rror" in line and "validation error for" not in line] or lines[-1:]
@@ -150,14 +150,14 @@ def run(version: str, folder: Path) -> tuple[dict[str, str], dict[str, str]]:
 
 def _answer(result: Mapping[str, Any]) -> str:
     if "error" in result:
-        return f"refused: {_sentence(result['error'])}"
+        return f"refused: {sentence(result['error'])}"
     facts = ("world_size", "local_world_size", "nnodes_within_dp", "data_parallel_size", "data_parallel_rank")
     return "taken: " + ", ".join(f"{name} {result[name]}" for name in facts if name in result)
 
 
-def _table(title: str, rows: Sequence[tuple[str, str, str]]) -> None:
+def table(title: str, rows: Sequence[tuple[str, str, str]], engine: str = "vLLM") -> None:
     """One line for each run of versions that say the same."""
-    print(f"| {title} | vLLM | |\n|---|---|---|")
+    print(f"| {title} | {engine} | |\n|---|---|---|")
     for name in dict.fromkeys(row[0] for row in rows):
         of_name = [(version, says) for each, version, says in rows if each == name]
         for says, group in itertools.groupby(of_name, key=lambda row: row[1]):
@@ -177,8 +177,8 @@ def main() -> int:
             verdicts, answers = run(version, Path(folder))
         shapes += [(shape, version, says) for shape, says in verdicts.items()]
         never += [(name, version, says) for name, says in answers.items()]
-    _table("shape", shapes)
-    _table("never written by Motor", never)
+    table("shape", shapes)
+    table("never written by Motor", never)
     return int(any(says.startswith("DIFFERS") for _, _, says in shapes))
 
 

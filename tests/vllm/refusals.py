@@ -41,6 +41,7 @@ class Read:
     why: str
 
 
+_ASCEND = Read("of vLLM-Ascend, which was shown it once: see its tables")
 _PCP = "--prefill-context-parallel-size 2 --tensor-parallel-size 2"
 
 # Rule -> what shows it.
@@ -89,7 +90,10 @@ BY_RULE: Mapping[str, Shown | Taken | Read] = {
         1,
         "it would load the model, and end when it begins to serve",
     ),
-    "vllm-pcp-missing": Read("of 0.25 and older: their arguments pass, their attention asserts that it can do PCP"),
+    "vllm-pcp-missing": Read(
+        "of 0.25 and older: their arguments pass, their attention asserts that it can do PCP; 0.12 beneath vLLM-Ascend "
+        "says so itself, see the tables of vLLM-Ascend"
+    ),
     "vllm-pcp-pp": Read("of 0.26 to 0.31, and of vLLM-Ascend's V2 runner"),
     "vllm-pcp-dcp": Read("of vLLM-Ascend's V2 runner"),
     "vllm-pcp-lora": Shown("mla", f"{_PCP} --enable-lora", "MRV2 PCP does not support LoRA yet", "pcp"),
@@ -110,7 +114,7 @@ BY_RULE: Mapping[str, Shown | Taken | Read] = {
         "pcp",
     ),
     "vllm-pcp-graphs": Shown("sparse", _PCP, "MRV2 sparse MLA PCP does not support CUDA graphs yet", "pcp"),
-    "ascend-pcp-runner": Read("of vLLM-Ascend"),
+    "ascend-pcp-runner": _ASCEND,
     "vllm-dcp-pcp": Shown(
         "dense",
         "--tensor-parallel-size 8 --prefill-context-parallel-size 2 --decode-context-parallel-size 4",
@@ -129,10 +133,15 @@ BY_RULE: Mapping[str, Shown | Taken | Read] = {
         48,
         "without DCP nobody looks; with it the engine asserts that it divides the block, after the model is loaded",
     ),
-    "ascend-interleave-is-block": Read("of vLLM-Ascend"),
-    "ascend-sparse-dcp": Read("of vLLM-Ascend"),
+    "ascend-interleave-is-block": _ASCEND,
+    "ascend-sparse-dcp": _ASCEND,
     "vllm-nixl-dcp": Read("an assertion when the whole configuration is made, which the CPU build refuses earlier"),
     "vllm-nixl-pcp": Read("raised by the connector of a running engine, and PCP does not run on CPUs"),
+    "ascend-cp-runner": _ASCEND,
+    "ascend-mtp-stages": _ASCEND,
+    "ascend-flashcomm-tp": _ASCEND,
+    "ascend-flashcomm-experts": _ASCEND,
+    "ascend-blocking-graphs": _ASCEND,
 }
 
 # Refusals of other checks (reserved options, the list of flags): name -> what shows it.
