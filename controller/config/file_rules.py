@@ -52,6 +52,7 @@ ENGINE: tuple[StatedRule, ...] = (
     StatedRule("option-host-node", _W, "A node's address as host fits only if that node becomes the master."),
     StatedRule("option-drain", _E, "The drain time is in whole seconds."),
     StatedRule("extra-args-flag", _E, "extra_args begin with a flag."),
+    StatedRule("option-guarded", _W, "Options that choose code or files are the nodes' own (docs/security.md)."),
     StatedRule("extra-args-read", _E, "What Motor computes from stands in engine_config."),
     StatedRule("override-option", _E, "override.options are options that Motor keeps for itself."),
     StatedRule("override-rule", _E, "override.rules are ids of this list."),

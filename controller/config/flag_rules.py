@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from controller.config.engine_input import EngineInput, is_integer
@@ -18,6 +18,7 @@ from engine_launch.flags import (
     flag_names,
     render_option,
 )
+from engine_launch.guarded import guarded_flags
 from engine_launch.model import Translation
 from engine_launch.profile import CommandForm
 from engine_launch.profiles import ENGINE_TYPES
@@ -115,10 +116,23 @@ def _check_value(option: Option, path: Path, engine: EngineInput, flags: FlagLis
         fix = 'repeat it in "extra_args"' if option.name in REPEATABLE else ""
         report(path, "takes one value", got=option.value, expected="one value", fix=fix, rule="option-value")
     try:
-        render_option(option, flags.negatable, flags.json_valued, flags.spelled)
+        words = render_option(option, flags.negatable, flags.json_valued, flags.spelled)
     except FlagError as error:
         findings.error(
             path, "cannot be written on a command line", got=option.value, fix=str(error), rule="option-value"
+        )
+        return
+    _check_guarded(words, path, flags, findings)
+
+
+def _check_guarded(words: Sequence[str], path: Path, flags: FlagList, findings: Findings) -> None:
+    """What a node refuses unless its own file lets it through."""
+    for name, why in guarded_flags(words, flags.kinds).items():
+        findings.warning(
+            path,
+            f"nodes refuse --{name}: {why}",
+            fix="name it in allow_flags of the node files",
+            rule="option-guarded",
         )
 
 
@@ -170,6 +184,7 @@ def _is_address(text: str) -> bool:
 def _check_extra_args(engine: EngineInput, flags: FlagList, findings: Findings) -> None:
     path: Path = (engine.section, "extra_args")
     words, form = engine.engine.extra_args, engine.profile.form
+    _check_guarded(words, path, flags, findings)
     if words and not words[0].startswith("-"):
         findings.error(
             (*path, 0), "is no flag", got=words[0], expected="a word that begins with a dash", rule="extra-args-flag"
