@@ -132,9 +132,9 @@ def test_settings_are_the_sample_with_this_runs_addresses(base: Path, tmp_path: 
             config = load(settings.nodes[node.name])
             assert (config.node_id, config.address) == (node.name, node.address)
             assert config.engines["vllm"].python == str(ENGINE.python)
-            (root,) = config.model_roots
+            root, target = config.model_roots
             name = sample["motor_engine_union_config"]["engine_config"]["model"]
-            assert (root / name).resolve() == model
+            assert (root / name).resolve() == target == model, "a link, and where it leads"
             for path in (config.state_dir, config.log_dir, config.run_folder):
                 assert path.is_relative_to(folder.root)
 
