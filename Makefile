@@ -25,7 +25,7 @@ demo: .venv ## set everything up, run a real engine over three nodes, ask it a q
 ##@ Test it
 
 .PHONY: test
-test: lint types unit ## lint, types and every fast test (at most five minutes)
+test: lint types unit ## lint, types and every fast test (about eight minutes)
 
 .PHONY: test-vllm
 test-vllm: .venv ## tests with the real vLLM (its environment and small models are made on first use)
