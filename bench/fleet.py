@@ -12,12 +12,10 @@ from typing import Any
 from motor_rpc import control_pb2 as pb
 
 from bench.http2 import Connection, Stream
+from nodemanager.link import BACKOFF_SECONDS, MISSED_ACKS, REGISTER_SECONDS
 
 DEVICES = [str(index) for index in range(8)]
 ENGINES = [pb.EngineOffer(name="vllm", version="0.32.0", profile="vllm@0.32.0")]
-BACKOFF_SECONDS = (0.5, 8.0)  # as nodemanager/link.py
-REGISTER_SECONDS = 10.0
-MISSED_ACKS = 3
 
 
 @dataclass

@@ -15,7 +15,7 @@ _LISTEN = "Address to listen on. Beyond loopback it needs `tls` (REST: tokens to
 
 
 class Rest(Section):
-    """REST, metrics and dashboard, for operators and routers."""
+    """REST and metrics, for operators and routers."""
 
     host: str = key("127.0.0.1", _LISTEN)
     port: Port = key(1026, "Port of REST.", source=FIELD, unit="port")
@@ -152,7 +152,7 @@ class Advertise(Section):
 class Controller(Section):
     """Settings of motor-controller."""
 
-    rest: Rest = key(Rest(), "REST, metrics, dashboard.")
+    rest: Rest = key(Rest(), "REST and metrics.")
     grpc: Grpc = key(Grpc(), "The nodes' streams.")
     advertise: Advertise = key(Advertise(), "Where it is found; for several controllers on etcd.")
     tls: Tls | None = key(

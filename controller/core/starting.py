@@ -181,7 +181,12 @@ def prepare_overdue(s: CoreState, scope: ScopeState) -> None:
     for slot in scope.unprepared:
         node = s.node_of(slot)
         name = node.offer.node_id if node else "?"
-        silent = "is unreachable" if node is not None and not node.connected else "did not answer"
+        if node is not None and not node.connected:
+            silent = "is unreachable"
+        elif node is not None and node.stale:
+            silent = "was not cleaned of an older generation"  # and was therefore not asked
+        else:
+            silent = "did not answer"
         reasons[slot] = f"node {name} {silent} within {s.plan.timers.prepare_timeout:.0f} s of prepare"
     if reasons:
         refuse(s, scope, reasons)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -39,6 +41,20 @@ class Snapshot:
     epoch: int  # this controller's own: one above every earlier one, already stored
     records: tuple[GenerationRecord, ...]
     operator: OperatorState = field(default_factory=OperatorState)
+
+
+class Unshared:
+    """What a store says that belongs to one controller alone: it cannot be lost to another."""
+
+    def holds_until(self) -> float:
+        return math.inf
+
+    async def lost(self) -> str:
+        never: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        return await never
+
+    def trouble(self) -> str:
+        return ""
 
 
 class Store(Protocol):

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import math
 import secrets
 from collections.abc import Iterable
 
 from controller.core.model import GenerationRecord, OperatorState
 from controller.store.codec import decode, encode
-from controller.store.interface import Snapshot, Standby, StoreError, StoreLocked
+from controller.store.interface import Snapshot, Standby, StoreError, StoreLocked, Unshared
 
 
-class MemoryStore:
+class MemoryStore(Unshared):
     def __init__(self) -> None:
         self._lineage = secrets.token_hex(16)
         self._epoch = 0
@@ -40,16 +38,6 @@ class MemoryStore:
         self._check_open()
         self._epoch = max(self._epoch, at_least)
         return self._epoch
-
-    def holds_until(self) -> float:
-        return math.inf
-
-    async def lost(self) -> str:
-        never: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        return await never
-
-    def trouble(self) -> str:
-        return ""
 
     async def close(self) -> None:
         self._open = False

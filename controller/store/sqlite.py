@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import secrets
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
@@ -14,7 +13,7 @@ from typing import TypeVar
 from controller.core.model import GenerationRecord, OperatorState
 from controller.store.codec import decode, decode_operator, encode, encode_operator
 from controller.store.file_system import mount_of
-from controller.store.interface import Snapshot, Standby, StoreError, StoreLocked
+from controller.store.interface import Snapshot, Standby, StoreError, StoreLocked, Unshared
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -25,7 +24,7 @@ CREATE TABLE IF NOT EXISTS generation (scope_id TEXT PRIMARY KEY, record TEXT NO
 Result = TypeVar("Result")
 
 
-class SqliteStore:
+class SqliteStore(Unshared):
     """The file behind the store's interface: SQLite blocks, so one thread does all of it, in the order asked."""
 
     def __init__(self, path: Path, allow_network_fs: bool = False) -> None:
@@ -49,16 +48,6 @@ class SqliteStore:
 
     async def raise_epoch(self, at_least: int) -> int:
         return await self._do(lambda: self._file.raise_epoch(at_least))
-
-    def holds_until(self) -> float:
-        return math.inf
-
-    async def lost(self) -> str:
-        never: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        return await never
-
-    def trouble(self) -> str:
-        return ""
 
     async def close(self) -> None:
         await self._do(self._file.close)

@@ -67,3 +67,11 @@ def test_start_waits_as_well() -> None:
     cluster.settle()
     scope = cluster.core.state.scopes[SCOPE]
     assert scope.phase is Phase.READY and scope.generation == 2, "it cost no restart"
+
+
+def test_a_node_that_does_not_get_clean_is_set_aside_with_the_reason() -> None:
+    cluster = preparing_again()
+    cluster.restart_manager(cluster.nodes["n2"])
+    cluster.advance(cluster.plan.timers.prepare_timeout + 1.0)  # the stop is never confirmed
+    said = [line.sentence for line in cluster.core.state.story if line.code == "refused"]
+    assert any("node n2 was not cleaned of an older generation within 60 s" in sentence for sentence in said), said

@@ -162,3 +162,23 @@ async def test_a_store_of_ones_own_has_no_standby(deployment: LoadedDeployment) 
         answer = who.term.service.step_down("")
         assert not answer.ok and "there is no standby to take over" in answer.sentence
         assert who.term.service.may_order()
+
+
+async def test_a_controller_that_was_held_up_takes_no_node_for_silent(tmp_path: Path) -> None:
+    """While it did not run it could not read: what nodes have said meanwhile is still in the sockets."""
+    timers = {"heartbeat_interval": 0.5, "node_timeout": 1.5}
+    file = Deployment(tmp_path, {"motor_engine_union_config": engine_section(nnodes=1)}, {"timers": timers}).file
+    async with controller(load_deployment(file), MemoryStore()) as (leadership, port):
+        await until(lambda: leadership.term is not None)
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            call = control_pb2_grpc.ControlStub(channel).Session()
+            await call.write(pb.NodeMessage(register=await Node().register()))
+            assert (await call.read()).WhichOneof("body") == "registered"
+            asyncio.get_running_loop().call_soon(time.sleep, timers["node_timeout"] + 1.5)  # nothing runs meanwhile
+            await asyncio.sleep(0)
+            await call.write(pb.NodeMessage(heartbeat=pb.HeartbeatMsg(sequence=1)))
+            heard = [await asyncio.wait_for(call.read(), 5) for _ in range(2)]
+            assert grpc.aio.EOF not in heard, "its stream was ended"
+            assert "heartbeat_ack" in [message.WhichOneof("body") for message in heard]
+            while await asyncio.wait_for(call.read(), 10) is not grpc.aio.EOF:
+                pass  # and one that says nothing more is silent after all
