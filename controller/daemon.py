@@ -79,8 +79,10 @@ async def run(deployment: LoadedDeployment) -> int:
         log.error("motor_controller_config.%s", error)
         return EXIT_CONFIG
 
+    store = make_store(deployment)  # one for all terms: what an earlier one could not give back is given back later
+
     def make_term() -> Term:
-        return Term(deployment, make_store(deployment), tls)
+        return Term(deployment, store, tls)
 
     first = None
     try:

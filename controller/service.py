@@ -149,7 +149,7 @@ class ControllerService:
     async def raise_epoch(self, seen: int) -> None:
         """A node has obeyed a newer epoch than ours: the store was emptied, or is an older copy. Continue above it,
         once that is on the disk (rule 6)."""
-        if seen <= self.state.epoch:
+        if seen <= self.state.epoch or self.over:  # the store may serve this process's next term already
             return
         epoch = await self._store.raise_epoch(seen + 1)
         self.state.epoch = max(self.state.epoch, epoch)

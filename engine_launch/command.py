@@ -6,11 +6,11 @@ import dataclasses
 import hashlib
 import ipaddress
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from engine_launch.flag_list import load_flag_list
-from engine_launch.flags import FlagError, Option, read_options, render_option
+from engine_launch.flags import FlagError, Option, render_option
 from engine_launch.kv_transfer import fill_transfer
 from engine_launch.model import Assignment, EngineCommand, EngineSpec, NodeLocal, ParallelShape
 from engine_launch.override import without
@@ -37,7 +37,7 @@ def build_command(spec: EngineSpec, assignment: Assignment) -> EngineCommand:
     profile = resolve(spec.profile)
     form = profile.form
     place = world_place(spec.shape, spec.translation, assignment.dp_rank, assignment.node_rank)
-    options = read_options(spec.engine_config)
+    options = spec.options
     _check(place, assignment, options, form)
     kv = fill_transfer(spec, assignment, options)
     argv = (
@@ -80,11 +80,11 @@ def command_digest(argv: tuple[str, ...], env: Mapping[str, str], node_env: Mapp
 def drain_seconds(spec: EngineSpec) -> float:
     """How long a planned stop lets requests finish: the engine's own drain option, 0 when it is not set."""
     flag = resolve(spec.profile).drain_flag
-    value = _value(read_options(spec.engine_config), flag)
+    value = _value(spec.options, flag)
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else 0.0
 
 
-def _check(place: WorldPlace, assignment: Assignment, options: list[Option], form: CommandForm) -> None:
+def _check(place: WorldPlace, assignment: Assignment, options: Sequence[Option], form: CommandForm) -> None:
     for option in options:
         if option.name in form.reserved:
             raise CommandError(f"{option.spelled} may not be set: {form.reserved[option.name]}")
@@ -94,7 +94,7 @@ def _check(place: WorldPlace, assignment: Assignment, options: list[Option], for
         raise CommandError(f"{_slot(assignment)} joins a data-parallel world and was given no RPC port")
 
 
-def _operator_words(options: list[Option], profile: EngineProfile, place: WorldPlace) -> list[str]:
+def _operator_words(options: Sequence[Option], profile: EngineProfile, place: WorldPlace) -> list[str]:
     flag_list = load_flag_list(profile.flag_list)
     words: list[str] = []
     for option in options:
@@ -108,7 +108,7 @@ def _operator_words(options: list[Option], profile: EngineProfile, place: WorldP
 
 
 def _computed_words(
-    spec: EngineSpec, options: list[Option], assignment: Assignment, place: WorldPlace, profile: EngineProfile
+    spec: EngineSpec, options: Sequence[Option], assignment: Assignment, place: WorldPlace, profile: EngineProfile
 ) -> list[str]:
     """Motor's own words, with those of the `override` block in the place of the ones they replace."""
     words = _own_words(options, assignment, place, spec.shape, profile.form)
@@ -121,7 +121,7 @@ def _computed_words(
 
 
 def _own_words(
-    options: list[Option], assignment: Assignment, place: WorldPlace, shape: ParallelShape, form: CommandForm
+    options: Sequence[Option], assignment: Assignment, place: WorldPlace, shape: ParallelShape, form: CommandForm
 ) -> list[str]:
     words: list[str] = []
     if shape.dp_local > 1 and place.dp_size == 1:
@@ -160,7 +160,7 @@ def _port_env(assignment: Assignment, form: CommandForm) -> dict[str, str]:
     return {name: str(ports[kind]) for name, kind in form.port_env.items() if ports.get(kind) is not None}
 
 
-def _reachable_host(options: list[Option], assignment: Assignment) -> str:
+def _reachable_host(options: Sequence[Option], assignment: Assignment) -> str:
     host = _value(options, "host")
     if not host or str(host) in WILDCARD_HOSTS:
         return assignment.address
@@ -179,7 +179,7 @@ def _ports(assignment: Assignment, place: WorldPlace, form: CommandForm) -> tupl
     return tuple(ports)
 
 
-def _value(options: list[Option], name: str) -> Any:
+def _value(options: Sequence[Option], name: str) -> Any:
     return next((option.value for option in options if option.name == name), None)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from importlib import resources
 
 # action="append" in vLLM 0.32 entrypoints/launchers/cli_args.py: each stands for one more value.
@@ -21,7 +21,7 @@ class FlagList:
     negatable: frozenset[str] = field(default_factory=frozenset)  # names with a --no-NAME form
     spelled: Mapping[str, str] = field(default_factory=dict)  # kv-cache-dtype -> kv_cache_dtype, where they differ
 
-    @property
+    @cached_property  # asked for each command line, and there are hundreds of flags
     def json_valued(self) -> frozenset[str]:
         """Names whose one value is JSON, lists included."""
         return frozenset(name for name, kind in self.kinds.items() if kind == "json")

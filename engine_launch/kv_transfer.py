@@ -9,7 +9,7 @@ Every process of an engine world gets the same kv_transfer_config.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,13 +39,13 @@ class Part:
 class KvFilling:
     """What KV transfer adds to one process's command."""
 
-    options: list[Option]
+    options: Sequence[Option]
     env: Mapping[str, str] = field(default_factory=dict)
     node_env: Mapping[str, NodeLocal] = field(default_factory=dict)
     ports: tuple[int, ...] = ()
 
 
-def transfer_config(options: list[Option]) -> Mapping[str, Any] | None:
+def transfer_config(options: Sequence[Option]) -> Mapping[str, Any] | None:
     """kv_transfer_config as the operator wrote it; None without one that is an object."""
     value = next((option.value for option in options if option.name == OPTION), None)
     return value if isinstance(value, Mapping) else None
@@ -96,7 +96,7 @@ def written_port(part: Part, env: Mapping[str, str]) -> int | None:
     return int(text) if text.isdigit() else None
 
 
-def fill_transfer(spec: EngineSpec, assignment: Assignment, options: list[Option]) -> KvFilling:
+def fill_transfer(spec: EngineSpec, assignment: Assignment, options: Sequence[Option]) -> KvFilling:
     """Options with a complete kv_transfer_config, and what else the connectors need."""
     config = transfer_config(options)
     if config is None:
@@ -128,7 +128,7 @@ def fill_transfer(spec: EngineSpec, assignment: Assignment, options: list[Option
     return KvFilling(changed, env, dict.fromkeys(sorted(hosts), NodeLocal.ADDRESS), ports)
 
 
-def instance_ports(spec: EngineSpec, role: Role, options: list[Option]) -> tuple[int, int] | None:
+def instance_ports(spec: EngineSpec, role: Role, options: Sequence[Option]) -> tuple[int, int] | None:
     """First and last fixed port of an instance's KV transfer, over all its engine worlds; None without any."""
     config = transfer_config(options)
     transfer = transfer_part(config) if config is not None else None

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 from typing import Any
 
+from engine_launch.flags import Option, read_options
 from engine_launch.health import HealthChecks
 from engine_launch.override import NO_OVERRIDE, Override
 
@@ -113,6 +115,11 @@ class EngineSpec:
     health: HealthChecks = field(default_factory=HealthChecks)
     override: Override = NO_OVERRIDE
     kv: KvPlan | None = None  # None: no KV transfer, or one that is passed on as written
+
+    @cached_property
+    def options(self) -> tuple[Option, ...]:
+        """`engine_config` with its names normalised, in file order. Read once: every command asks several times."""
+        return tuple(read_options(self.engine_config))
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import click
 
 from controller.config.render import InstanceRendering, SlotRendering, render_plan
 from engine_launch.command import url_host
-from engine_launch.flags import Option, read_options
+from engine_launch.flags import Option
 from engine_launch.model import EngineSpec, ParallelShape
 from engine_launch.profiles import resolve
 from motorctl.planning import EXIT_INVALID, load_or_exit
@@ -163,7 +163,7 @@ def _api_url(slot: SlotRendering) -> str:
 
 
 def _options(spec: EngineSpec) -> dict[str, Option]:
-    return {option.name: option for option in read_options(spec.engine_config)}
+    return {option.name: option for option in spec.options}
 
 
 def _value(spec: EngineSpec, name: str) -> object:

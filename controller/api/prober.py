@@ -15,7 +15,6 @@ from motor_rpc.completion_probe import ask_completion
 from motor_rpc.http_ask import Place
 
 from controller.core import actions as a
-from engine_launch.flags import read_options
 from engine_launch.health import (
     KV_TRANSFER_FLAG,
     canary_prompt,
@@ -53,7 +52,7 @@ def canary_for(spec: EngineSpec, role: str) -> Canary:
 
     A relative model name is replaced by a path on the node, and with it the served name: then the server is asked.
     """
-    options = {option.name: option.value for option in read_options(spec.engine_config)}
+    options = {option.name: option.value for option in spec.options}
     transfer = options.get("kv-transfer-config")
     words = [KV_TRANSFER_FLAG, transfer if isinstance(transfer, str) else json.dumps(transfer)]
     more: dict[str, Any] = {"kv_transfer_params": params} if (params := virtual_transfer_params(words, role)) else {}

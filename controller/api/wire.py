@@ -8,7 +8,6 @@ from controller.core import actions as a
 from controller.core import events as e
 from controller.core.model import Liveness, MemberReport, MemberState, NodeOffer, Placement, SlotKey, Timers
 from engine_launch.command import build_command
-from engine_launch.flags import read_options
 from engine_launch.health import canary_prompt_tokens, served_model
 from engine_launch.model import Assignment, EngineSpec, Role
 from engine_launch.model_need import ModelNeed, model_need
@@ -245,7 +244,7 @@ def start(action: a.SendStart, role: str, spec: EngineSpec, timers: Timers) -> p
 def health_settings(spec: EngineSpec, has_api: bool) -> pb.HealthSettings:
     """The health checks of one process: a headless one is never asked, its devices are watched all the same."""
     checks = spec.health
-    given = next((o.value for o in read_options(spec.engine_config) if o.name == "served-model-name"), None)
+    given = next((o.value for o in spec.options if o.name == "served-model-name"), None)
     return pb.HealthSettings(
         canary=checks.canary and has_api,
         canary_off_reason=checks.canary_off_reason if has_api else "headless: the group's master is asked",

@@ -14,7 +14,6 @@ from controller.config.port_rules import EPHEMERAL
 from controller.core.model import InstancePlan, SlotKey
 from controller.core.ports import PortLedger
 from engine_launch.command import build_command
-from engine_launch.flags import read_options
 from engine_launch.kv_transfer import instance_ports
 from engine_launch.model import Assignment, EngineCommand, EngineSpec, Role
 
@@ -149,7 +148,7 @@ def _instance_rules(instance: InstanceRendering) -> list[FirewallRule]:
             rules.append(FirewallRule(masters, str(plan.dp_rpc_ports), members, "data-parallel handshake"))
         ephemeral = f"{EPHEMERAL[0]}-{EPHEMERAL[-1]}"
         rules.append(FirewallRule(f"{plan.name} nodes", ephemeral, members, "broadcast queues, Gloo, NCCL or HCCL"))
-    kv = instance_ports(spec, Role(plan.role), read_options(spec.engine_config))
+    kv = instance_ports(spec, Role(plan.role), spec.options)
     if kv is not None:
         ports = str(kv[0]) if kv[0] == kv[1] else f"{kv[0]}-{kv[1]}"
         rules.append(FirewallRule(f"{plan.name} nodes", ports, "nodes of the other role", "KV transfer"))

@@ -17,7 +17,7 @@ from controller.core.model import GenerationRecord, OperatorState
 from controller.store import etcd_calls as calls
 from controller.store.codec import decode, decode_operator, encode, encode_operator
 from controller.store.etcd_client import EtcdClient
-from controller.store.etcd_election import Term, stand
+from controller.store.etcd_election import Term, pay, stand
 from controller.store.etcd_errors import EtcdError, EtcdUnavailable
 from controller.store.etcd_layout import FORMAT, Keys, Written, folder_of, join, split
 from controller.store.etcd_settings import EtcdSettings
@@ -45,6 +45,7 @@ class EtcdStore:
         self._count = 0  # of writes in parts
         self._folders: dict[bytes, list[bytes]] = {}  # head -> where parts of it lie: named by it, or perhaps
         self._litter: list[bytes] = []  # folders that no head names
+        self._owed: set[int] = set()  # leases of terms that are over, not given back yet
 
     # -- taking and letting go -------------------------------------------------------------------------------------
 
@@ -97,10 +98,13 @@ class EtcdStore:
                         log.error("waiting for etcd: %s", client.trouble)
                     waits = seen is None
                     said.tell(_leader(seen.kv) if seen is not None else None)
-                    if seen is None or seen.kv is not None:
+                    if seen is None:
+                        continue
+                    await pay(client, self._owed)
+                    if seen.kv is not None:
                         continue
                     try:
-                        term = await stand(client, self._keys.leader, self._leader_text(0))
+                        term = await stand(client, self._keys.leader, self._leader_text(0), self._owed)
                     except EtcdUnavailable as error:
                         log.warning("the election is repeated: %s", error)
                         break

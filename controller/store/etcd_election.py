@@ -12,7 +12,7 @@ from motor_rpc import etcd_wire_pb2 as wire
 
 from controller.store.etcd_client import EtcdClient
 from controller.store.etcd_errors import EtcdError, EtcdUnavailable, OutcomeUnknown
-from controller.store.etcd_lease import Lease, grant
+from controller.store.etcd_lease import Lease, grant, revoke
 from controller.store.etcd_watch import follow
 
 log = logging.getLogger(__name__)
@@ -22,11 +22,14 @@ class Term:
     """The time for which this controller leads. `token` is the revision at which the key was made: every write names
     it, and none is carried out once the key is gone, or somebody else's."""
 
-    def __init__(self, client: EtcdClient, key: bytes, lease: Lease, renewing: asyncio.Task[str], token: int) -> None:
+    def __init__(
+        self, client: EtcdClient, key: bytes, lease: Lease, renewing: asyncio.Task[str], token: int, owed: set[int]
+    ) -> None:
         self.key = key
         self.lease = lease
         self.token = token
         self._client = client
+        self._owed = owed
         self._renewing = renewing
         self._watching = asyncio.create_task(self._watch())
         self._over: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -44,13 +47,13 @@ class Term:
         return await asyncio.shield(self._over)
 
     async def end(self) -> None:
-        """Let the key go. Nothing is raised: what cannot be given back runs out."""
+        """Let the key go. Nothing is raised: a lease that cannot be given back is owed, and runs out."""
         self.depose("it was asked to end")
         tasks = (self._ending, self._renewing, self._watching)
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)
-        await _give_back(self.lease)
+        await _give_back(self.lease, self._owed)
 
     async def _guard(self) -> None:
         """Notice the end, whatever brings it: this process's clock first of all."""
@@ -77,8 +80,9 @@ class Term:
         raise AssertionError("a key is followed for ever")
 
 
-async def stand(client: EtcdClient, key: bytes, value: bytes) -> Term | None:
-    """Try to become leader; None if somebody else is. EtcdUnavailable, EtcdError."""
+async def stand(client: EtcdClient, key: bytes, value: bytes, owed: set[int]) -> Term | None:
+    """Try to become leader; None if somebody else is. EtcdUnavailable, EtcdError. Leases that could not be given back
+    are added to `owed`."""
     lease = await grant(client, client.settings.lease_seconds)
     renewing = asyncio.create_task(lease.keep())
     token: int | None = None
@@ -88,8 +92,8 @@ async def stand(client: EtcdClient, key: bytes, value: bytes) -> Term | None:
         if token is None:
             renewing.cancel()
             # Also against a try that is still on its way: without its lease it cannot make the key any more.
-            await _give_back(lease)
-    return Term(client, key, lease, renewing, token) if token is not None else None
+            await _give_back(lease, owed)
+    return Term(client, key, lease, renewing, token, owed) if token is not None else None
 
 
 async def _take(client: EtcdClient, key: bytes, value: bytes, lease: Lease) -> int | None:
@@ -115,8 +119,23 @@ async def _take(client: EtcdClient, key: bytes, value: bytes, lease: Lease) -> i
     raise OutcomeUnknown(f"etcd: no answer to whether this controller leads: {client.trouble}")
 
 
-async def _give_back(lease: Lease) -> None:
+async def pay(client: EtcdClient, owed: set[int]) -> None:
+    """Give back the leases that are owed: etcd counts them anew when it elects a leader of its own, so that the key of
+    a term that is over would hold up the next one by a whole lease. Nothing is raised."""
+    for number in tuple(owed):
+        try:
+            await revoke(client, number)
+        except EtcdError as error:
+            log.info("a lease of an earlier term is not given back yet: %s", error)
+        else:
+            owed.discard(number)
+
+
+async def _give_back(lease: Lease, owed: set[int]) -> None:
+    owed.add(lease.number)  # first: this may be cancelled
     try:
         await lease.revoke()
     except EtcdError as error:
         log.warning("the lease could not be given back, it runs out by itself: %s", error)
+    else:
+        owed.discard(lease.number)

@@ -74,13 +74,18 @@ class Lease:
     async def revoke(self) -> None:
         """Give it back at once. EtcdUnavailable: it runs out by itself then."""
         self._holds_until = -math.inf
-        try:
-            await self._client.call(calls.REVOKE, wire.LeaseRevokeRequest(id=self.number), within=1.0)
-        except EtcdUnavailable:
+        await revoke(self._client, self.number)
+
+
+async def revoke(client: EtcdClient, number: int) -> None:
+    """End a lease, and with it what hangs on it; one that is gone already is no error. EtcdError, EtcdUnavailable."""
+    try:
+        await client.call(calls.REVOKE, wire.LeaseRevokeRequest(id=number), within=1.0)
+    except EtcdUnavailable:
+        raise
+    except EtcdError as error:
+        if "lease not found" not in str(error):
             raise
-        except EtcdError as error:
-            if "lease not found" not in str(error):
-                raise
 
 
 async def grant(client: EtcdClient, within: float) -> Lease:

@@ -7,6 +7,7 @@ from tests.faults.mutation import Edit, Mutation, wall_clock_in
 FAILOVER = "tests/ha/test_failover.py::"
 FAULTS = "tests/ha/test_ha_faults.py::"
 TERM = "tests/ha/test_term.py::"
+ETCD = "tests/store/test_etcd_failures.py::"
 
 DAEMON = "controller/daemon.py"
 ELECTION = "controller/store/etcd_election.py"
@@ -112,6 +113,13 @@ CONTROLLERS: tuple[Mutation, ...] = (
                 "self.ended, self.term, self.trouble = None, None",
             ),
         ),
+    ),
+    Mutation(
+        "Controllers: etcd without a quorum for longer than the lease",
+        (f"{ETCD}test_a_lease_that_could_not_be_given_back_is_given_back_when_etcd_answers",),
+        "a lease that could not be given back is given back later",
+        "TimeoutError",
+        (Edit("controller/store/etcd.py", "                    await pay(client, self._owed)\n", ""),),
     ),
     Mutation(
         "Controllers: everything starts before etcd",

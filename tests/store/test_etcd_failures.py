@@ -12,8 +12,12 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
+from motor_rpc import etcd_wire_pb2 as wire
 
+from controller.store import etcd_calls as calls
 from controller.store.etcd import EtcdStore
+from controller.store.etcd_client import EtcdClient
+from controller.store.etcd_settings import EtcdSettings
 from controller.store.interface import StoreError
 from tests.store.etcd_server import EtcdCluster, make_tls
 from tests.store.records import LEASE, etcd_store, new_deployment, nobody, record, wide_record
@@ -127,6 +131,34 @@ async def test_without_a_quorum_the_leader_steps_down_and_one_leads_again_when_i
             await store.put([record(generation=3)])
     await other.put([record(generation=4)])
     await other.close()
+
+
+async def no_leader(cluster: EtcdCluster, index: int) -> None:
+    """Wait until this member knows of no leader of etcd's."""
+    client = EtcdClient(EtcdSettings((cluster.endpoints[index],)))
+    deadline = time.monotonic() + 60
+    try:
+        while (await client.call(calls.STATUS, wire.StatusRequest(), 5.0)).leader:
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.1)
+    finally:
+        await client.close()
+
+
+async def test_a_lease_that_could_not_be_given_back_is_given_back_when_etcd_answers(three: EtcdCluster) -> None:
+    """etcd counts leases anew once it has a quorum again; nobody waits for that of a term that is over."""
+    store = etcd_store(three, new_deployment(), lease_seconds=120)
+    assert (await store.open(nobody)).epoch == 1
+    three.kill(1)
+    three.kill(2)
+    await no_leader(three, 0)  # until then it takes proposals, and carries them out when it has a quorum again
+    await store.close()
+    opening = asyncio.create_task(store.open(nobody))
+    await asyncio.sleep(0.5)
+    assert not opening.done()
+    await asyncio.to_thread(three.start, 1, 2)
+    assert (await asyncio.wait_for(opening, 30)).epoch == 2
+    await store.close()
 
 
 async def test_all_members_start_again_within_the_lease(three: EtcdCluster) -> None:
