@@ -1,6 +1,6 @@
 """Gang assembly and ranks side by side: Motor, and PyTorch's elastic rendezvous (torchrun's c10d backend).
 
-Usage: python -m bench.rendezvous [RUNS] [AGENTS ...]       (default 5 and 8 32 64)
+Usage: python -m bench.rendezvous [RUNS] [AGENTS ...]       (default 5 and 8 32 64; 256 takes half an hour)
 
 Both: one gang of N agents on loopback, all there at once, from the last one's call to the last one that knows its rank.
 Motor's figure holds more: the record on the disk, a prepare that each node answers, the StartCmdMsg with the command
@@ -87,20 +87,16 @@ def _stop_line(log: Path) -> str:
     return next((line for line in log.read_text().splitlines() if "stopping: failure stop" in line), "")
 
 
-def torch(python: str, agents: int, runs: int, losses: int = 0) -> list[Figure]:
+def torch(python: str, agents: int, runs: int) -> list[Figure]:
     how = "forked" if agents > 64 else "processes"
-    command = [python, str(SCRIPT), str(agents), str(runs), how, str(losses)]
+    command = [python, str(SCRIPT), str(agents), str(runs), how, str(runs)]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout.splitlines()[-1])
-    figures = [
-        Figure(f"PyTorch, {agents} {how}: last join -> all know their rank", _ms(found["joined"]), "ms", digits=0)
+    return [
+        Figure(f"PyTorch, {agents} {how}: last join -> all know their rank", _ms(found["joined"]), "ms", digits=0),
+        Figure(f"PyTorch, {agents} {how}: an agent killed -> all know", _ms(found["known"]), "ms", digits=0),
     ]
-    if found["known"]:
-        figures.append(
-            Figure(f"PyTorch, {agents} {how}: an agent killed -> all know", _ms(found["known"]), "ms", digits=0)
-        )
-    return figures
 
 
 def _ms(seconds: list[float]) -> list[float]:
@@ -117,7 +113,7 @@ def main(runs: int = 5, sizes: tuple[int, ...] = (8, 32, 64)) -> None:
     python = torch_python()
     for agents in sizes:
         show(*asyncio.run(motor(agents, runs)))
-        show(*torch(python, agents, runs, losses=runs if agents == REAL else 0))
+        show(*torch(python, agents, runs))
     show(*motor_managers(runs))
 
 

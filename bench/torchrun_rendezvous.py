@@ -4,9 +4,9 @@ their ranks. Run by an interpreter that has torch; uses nothing of Motor.
 Usage: PYTHON bench/torchrun_rendezvous.py AGENTS RUNS forked|processes [LOSSES]
 
 Prints one JSON object: for each run the seconds from the last agent's call to the last agent's rank, and, LOSSES times,
-the seconds from SIGKILL of one agent to the last other agent's view without it. An agent is the handler that torchrun
-uses for `next_rendezvous`; its start, imports and workers are not counted. `processes`: each agent imports torch in a
-process of its own; `forked`: they are forked after the import.
+the seconds from SIGKILL of one agent to the last other agent's view without it; the gang is one smaller each time. An
+agent is the handler that torchrun uses for `next_rendezvous`; its start, imports and workers are not counted.
+`processes`: each agent imports torch in a process of its own; `forked`: they are forked after the import.
 """
 
 from __future__ import annotations
@@ -92,18 +92,11 @@ def main(count: int, runs: int, how: str, losses: int) -> None:
         answers = tell(ends, "join")
         assert sorted(rank for _, _, rank in answers) == list(range(count)), answers
         joined.append(max(done for _, done, _ in answers) - max(called for called, _, _ in answers))
-    while len(known) < losses:
-        victim = count - 1
-        time.sleep(6.0)  # until the keep-alives of the last round have gone through
+    for left in range(count - 1, count - 1 - losses, -1):
+        time.sleep(6.0)  # until the keep-alives of the round before have gone through
         killed = time.monotonic()
-        os.kill(processes[victim].pid, signal.SIGKILL)
-        known.append(max(tell(ends[:victim], "watch", count)) - killed)
-        if len(known) < losses:
-            end(processes, ends)
-            processes, ends = start(count, how)
-            tell(ends[:1], "prepare", "again")
-            tell(ends[1:], "prepare", "again")
-            tell(ends, "join")
+        os.kill(processes[left].pid, signal.SIGKILL)  # the last one; the first one keeps the store
+        known.append(max(tell(ends[:left], "watch", left + 1)) - killed)
     end(processes, ends)
     print(json.dumps({"joined": joined, "known": known}))
 

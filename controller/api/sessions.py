@@ -18,6 +18,7 @@ from motor_rpc import control_pb2_grpc
 from controller.api import identity, wire
 from controller.api.admission import Admission
 from controller.api.log_streams import LogStreams
+from controller.api.pace import MESSAGES_AT_ONCE, MESSAGES_PER_SECOND, Pace
 from controller.core import events as e
 from controller.service import ControllerService
 from controller.store.interface import StoreError
@@ -228,6 +229,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
 
     async def _read(self, session: NodeSession, node_id: str, context: grpc.aio.ServicerContext[Any, Any]) -> str:
         service = self._service
+        pace, paced = Pace(), False
         unknown = 0
         while True:
             try:
@@ -240,6 +242,14 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
                 log.warning("node %s: %s; its stream ends", node_id, problem)
                 return problem
             session.last_heard = service.clock()
+            if wait := pace.wait(session.last_heard):
+                if not paced:
+                    log.warning(
+                        "node %s: %d messages at once, expected some ten a second: it is read at %d a second; look at "
+                        "its log", node_id, MESSAGES_AT_ONCE, MESSAGES_PER_SECOND,
+                    )  # fmt: skip
+                paced = True
+                await asyncio.sleep(wait)
             kind = message.WhichOneof("body")
             if kind == "heartbeat":
                 session.send(

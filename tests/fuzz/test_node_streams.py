@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -14,9 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from motor_rpc import control_pb2 as pb
 
+from controller.api import pace
 from tests.cluster.deployment import Deployment
 from tests.fuzz.messages import message_of
-from tests.fuzz.profile import examples, tried
+from tests.fuzz.profile import tried
 
 SESSION = "/motor.rpc.v1.Control/Session"
 KNOWN = (
@@ -153,11 +155,34 @@ def test_reports_about_the_slots_of_others(unharmed: Deployment, data: st.DataOb
 def test_thousands_of_messages_and_one_that_is_too_large(unharmed: Deployment) -> None:
     chunk = pb.NodeMessage(log_chunk=pb.LogChunk(request_id="no such request", data=b"x" * 50_000)).SerializeToString()
     unknown = pb.NodeMessage().SerializeToString()
-    talk(unharmed, [honest().SerializeToString(), *[chunk] * examples(300), *[unknown] * examples(2000)], 60.0)
+    talk(unharmed, [honest().SerializeToString(), *[chunk] * 300, *[unknown] * 2000], 60.0)
     talk(unharmed, [honest(hostname="h" * (5 << 20)).SerializeToString()])
     talk(unharmed, [honest().SerializeToString(), b"\xff" * (5 << 20)])
     log = (unharmed.root / "controller.out").read_text()
     assert log.count("is not understood here") < 200, "a line for each would fill the disk"
+
+
+def test_a_node_that_never_stops_talking_is_read_slowly(unharmed: Deployment) -> None:
+    """As fast as it can for some seconds: no more is read of it than was meant, and nobody else notices."""
+    beat = pb.NodeMessage(heartbeat=pb.HeartbeatMsg(sequence=1)).SerializeToString()
+    began = time.monotonic()
+
+    def beats() -> Iterator[bytes]:
+        yield honest("talker").SerializeToString()
+        while time.monotonic() < began + 4.0:
+            yield beat
+
+    with grpc.insecure_channel(f"127.0.0.1:{unharmed.grpc_port}") as channel:
+        call = channel.stream_stream(SESSION)(beats(), timeout=60.0)
+        answers = 0
+        for _ in call:
+            answers += 1
+            if time.monotonic() > began + 4.0:
+                break
+        spent = time.monotonic() - began
+        call.cancel()
+    assert pace.MESSAGES_AT_ONCE < answers < pace.MESSAGES_AT_ONCE + pace.MESSAGES_PER_SECOND * (spent + 1.0)
+    assert (unharmed.root / "controller.out").read_text().count("node talker: 2000 messages at once") == 1
 
 
 def test_a_node_that_reads_nothing_loses_its_stream(unharmed: Deployment) -> None:

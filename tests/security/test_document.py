@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from controller.api import guard, limits, log_streams, sessions, wire
+from controller.api import guard, limits, log_streams, pace, sessions, wire
 from controller.config import load, text, yaml_text
 from controller.config.controller_rules import AccessSettings
 from engine_launch.guarded import guarded_env
@@ -28,6 +28,7 @@ def test_the_limits_that_it_states_are_the_codes() -> None:
         f"{guard.HEAD_BYTES >> 10} kB, {guard.HEAD_SECONDS:.0f} s",
         f"`access.max_body_bytes`, {limits.BODY_SECONDS:.0f} s",
         f"a node does not read | {sessions.QUEUED_MESSAGES} |",
+        f"{pace.MESSAGES_AT_ONCE:,} at once, then {pace.MESSAGES_PER_SECOND} a second",
         f"2^{wire.LARGEST_COUNT.bit_length() - 1}",
         f"{log_streams.QUEUED_CHUNKS} chunks",
         f"{load.LARGEST >> 20} MB, {text.DEEPEST} levels, {yaml_text._MOST:,} values",
