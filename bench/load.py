@@ -131,6 +131,7 @@ async def heartbeats(runs: int, nodes: int) -> list[Figure]:
     async with fleet(nodes, timers={"node_timeout": 300.0}) as (controller, loaded):  # only the measured beats
         loaded.beating = False
         await all_ready(loaded)
+        await asyncio.sleep(3.0)  # until everybody has heard that its group is ready
         for offered in (nodes * 1500 // 10_000, 5_000 * nodes // NODES):
             rates, late, cores = [], [], []
             for _ in range(runs):

@@ -74,7 +74,7 @@ async def run(deployment: LoadedDeployment) -> int:
         return EXIT_CONFIG
     try:
         found = deployment.settings.advertised
-        tls = open_tls(deployment.settings.tls, found.grpc, found.rest)
+        tls = open_tls(deployment.settings.tls, found.grpc, found.rest, deployment.settings.revoked_file)
     except TlsError as error:
         log.error("motor_controller_config.%s", error)
         return EXIT_CONFIG
@@ -115,6 +115,8 @@ async def _serve(
     if settings.open_doors:
         log.warning("insecure: true: anyone on the network may read and give orders: %s", settings.open_doors)
     leadership = Leadership(deployment.settings.advertised)
+    if first is not None:
+        leadership.begin(first)  # before the doors open: with a store of its own a controller is never a standby
     server = grpc.aio.server(options=SERVER_OPTIONS)
     control_pb2_grpc.add_ControlServicer_to_server(NodeDoor(leadership), server)  # type: ignore[no-untyped-call]
     target = join(settings.grpc.host, settings.grpc.port)

@@ -24,7 +24,7 @@ class Term:
     def __init__(self, deployment: LoadedDeployment, store: Store, tls: ServerTls | None = None) -> None:
         self.service = ControllerService(deployment, store)
         self.logs = LogStreams(self.service)
-        self.streams = ControlServicer(self.service, self.logs)
+        self.streams = ControlServicer(self.service, self.logs, tls.revoked if tls else None)
         self.app = make_app(self.service, self.logs, tls)
 
     async def open(self, standby: Standby) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 from motor_rpc.certificate import ENDS_SOON, Certificate, CertificateError, days, read_file
@@ -89,6 +89,59 @@ def show(files: tuple[Path, ...]) -> None:
     sys.exit(worst)
 
 
+@certs.command()
+@click.argument("revoked", metavar="LIST", type=click.Path(path_type=Path))
+@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path))
+def revoke(revoked: Path, files: tuple[Path, ...]) -> None:
+    """Add the node certificates in each FILE to LIST, which `tls.revoked_file` of deploy.json names.
+
+    Every controller needs its copy. It refuses the certificate from then on, and ends a stream that is open with it
+    within the node timeout. Exit code 2: nothing was added.
+    """
+    known = {line.split()[0].lower() for line in _text(revoked).splitlines() if line.strip()}
+    added = []
+    for file in files:
+        try:
+            certificate = read_file(file)[0]
+        except (OSError, CertificateError) as error:
+            _refuse(f"{file}: {error.strerror if isinstance(error, OSError) else error}")
+        if certificate.is_ca:
+            _refuse(f"{file}: is a CA; take it out of every ca.pem instead: no node's certificate of it counts then")
+        if certificate.fingerprint not in known:
+            known.add(certificate.fingerprint)
+            added.append(f"{certificate.fingerprint}  {certificate.common_name}, ends {certificate.not_after:%Y-%m-%d}")
+    _append(revoked, added)
+    for line in added:
+        click.echo(f"{revoked}: {line}")
+    click.echo(f"{len(added)} added, {len(files) - len(added)} were there")
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except FileNotFoundError:
+        return ""
+    except (OSError, UnicodeDecodeError) as error:
+        _refuse(f"{path}: cannot be read: {error}")
+
+
+def _append(path: Path, lines: list[str]) -> None:
+    """Whole or not at all: a controller may be reading it."""
+    before = _text(path)
+    text = before + ("\n" if before and not before.endswith("\n") else "") + "".join(f"{line}\n" for line in lines)
+    new = path.with_name(path.name + ".new")
+    try:
+        new.write_text(text)
+        new.replace(path)
+    except OSError as error:
+        _refuse(f"{path}: cannot be written: {error.strerror}")
+
+
+def _refuse(why: str) -> NoReturn:
+    click.echo(f"error: {why}", err=True)
+    sys.exit(EXIT_REFUSED)
+
+
 def _lines(file: Path, certificate: Certificate) -> list[str]:
     names = [*certificate.dns_names, *certificate.addresses, *certificate.uris]
     kind = "CA" if certificate.is_ca else " and ".join(certificate.purposes) or "any purpose"
@@ -101,6 +154,7 @@ def _lines(file: Path, certificate: Certificate) -> list[str]:
         f"  names      {', '.join(names) or '(none)'}",
         f"  not after  {certificate.not_after:%Y-%m-%d %H:%M} UTC",
         f"  days left  {days(left)}{warning}",
+        f"  sha256     {certificate.fingerprint}",
     ]
 
 

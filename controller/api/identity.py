@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
+import ssl
 from typing import Any
 
 import grpc
@@ -10,6 +12,13 @@ from motor_rpc.certificate import ENDS_SOON, NODE_PREFIX, CertificateError, node
 from motor_rpc.tls import ends
 
 log = logging.getLogger(__name__)
+
+
+def fingerprint(context: grpc.aio.ServicerContext[Any, Any]) -> str:
+    """Of the certificate that the peer has shown: SHA-256, in hex. Empty without TLS."""
+    peer: dict[str, list[bytes]] = context.auth_context() or {}
+    pem = next(iter(_texts(peer, "x509_pem_cert")), "")
+    return hashlib.sha256(ssl.PEM_cert_to_DER_cert(pem)).hexdigest() if pem else ""
 
 
 def mismatch(context: grpc.aio.ServicerContext[Any, Any], node_id: str) -> str:

@@ -19,6 +19,7 @@ from controller.api import identity, wire
 from controller.api.admission import Admission
 from controller.api.log_streams import LogStreams
 from controller.api.pace import MESSAGES_AT_ONCE, MESSAGES_PER_SECOND, Pace
+from controller.api.revoked import RevokedFile
 from controller.core import events as e
 from controller.service import ControllerService
 from controller.store.interface import StoreError
@@ -46,8 +47,9 @@ SERVER_OPTIONS = [
 class NodeSession:
     """One stream's outgoing side: messages leave in the order they were sent, while `may_order` says so."""
 
-    def __init__(self, session_id: str, may_order: Callable[[], bool]) -> None:
+    def __init__(self, session_id: str, may_order: Callable[[], bool], fingerprint: str = "") -> None:
         self.session_id = session_id
+        self.fingerprint = fingerprint  # of the node's certificate; empty where none is looked at
         self.last_heard = 0.0
         self._may_order = may_order
         self._outgoing: deque[pb.ControllerMessage] = deque()
@@ -162,9 +164,10 @@ async def refuse(
 class ControlServicer(control_pb2_grpc.ControlServicer):
     """The node streams of a controller that leads."""
 
-    def __init__(self, service: ControllerService, logs: LogStreams) -> None:
+    def __init__(self, service: ControllerService, logs: LogStreams, revoked: RevokedFile | None = None) -> None:
         self._service = service
         self._logs = logs
+        self._revoked = revoked
         self._numbers = itertools.count(1)
         self._admission = Admission()
 
@@ -180,6 +183,10 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         if not await self._admission.enter():
             await refuse(context, BUSY, "too many nodes register at once; come again in some seconds", retry=True)
             return
+        fingerprint = identity.fingerprint(context) if self._revoked is not None else ""
+        if problem := self._is_revoked(fingerprint):
+            await refuse(context, "identity", f"{first.node_id}: {problem}")
+            return
         try:
             if first.deployment_id == service.deployment.plan.deployment_id:
                 await service.raise_epoch(wire.newest_epoch(first))
@@ -190,7 +197,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         if not service.may_order():
             await refuse(context, NOT_LEADER, service.over, retry=True)
             return
-        session = NodeSession(f"s{next(self._numbers)}", service.may_order)
+        session = NodeSession(f"s{next(self._numbers)}", service.may_order, fingerprint)
         session.last_heard = service.clock()
         service.sessions[session.session_id] = session
         tasks: list[asyncio.Task[Any]] = [asyncio.create_task(session.pump(context))]
@@ -273,9 +280,22 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
                 else:
                     service.feed(event)
 
+    def _is_revoked(self, fingerprint: str) -> str:
+        """Why a peer with this certificate may not be here; empty if it may."""
+        if self._revoked is None or not fingerprint or not self._revoked.holds(fingerprint):
+            return ""
+        return (
+            f"its certificate {fingerprint[:16]}... is revoked in {self._revoked.path}; "
+            "motorctl certs node DIR NODE_ID --force makes another one"
+        )
+
     def _watch(self, session: NodeSession, due: float = math.inf) -> None:
-        """Heartbeats only move `last_heard`; this wakes once per timeout, not once per beat. When it wakes late, this
-        process was held up, and what nodes have said meanwhile is not read yet: they get another interval."""
+        """Heartbeats only move `last_heard`; this wakes once per timeout, not once per beat. It looks at what has been
+        revoked, too. When it wakes late, this process was held up, and what nodes have said meanwhile is not read yet:
+        they get another interval."""
+        if problem := self._is_revoked(session.fingerprint):
+            session.is_over(problem)
+            return
         timers = self._service.deployment.plan.timers
         now = self._service.clock()
         silent = now - session.last_heard

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import logging
 import ssl
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import grpc
 from motor_rpc.certificate import ENDS_SOON
 from motor_rpc.tls import LiveTls, TlsFiles, TlsMaterial, ends
+
+from controller.api.revoked import RevokedFile
 
 log = logging.getLogger(__name__)
 
@@ -18,9 +21,10 @@ class ServerTls:
 
     A connection that is open keeps what it was opened with."""
 
-    def __init__(self, files: TlsFiles) -> None:
+    def __init__(self, files: TlsFiles, revoked_file: Path | None = None) -> None:
         """TlsError if the files cannot be used: a controller that no node can trust does not start."""
         self._live = LiveTls(files, "server")
+        self.revoked = RevokedFile(revoked_file) if revoked_file is not None else None
 
     def node_credentials(self) -> grpc.ServerCredentials:
         """For `add_secure_port`: a peer without a certificate of the CA never reaches a handler."""
@@ -68,6 +72,8 @@ class ServerTls:
         found = [f"{self._live.problem}; the certificate of before stays in use"] if self._live.problem else []
         if material.certificate.left() < ENDS_SOON:
             found.append(f"{material.files.cert}: {ends(material.certificate)}")
+        if self.revoked is not None and self.revoked.problem:
+            found.append(f"{self.revoked.problem}; what was revoked before stays so")
         return found
 
 
@@ -75,12 +81,14 @@ def _configuration(material: TlsMaterial) -> grpc.ServerCertificateConfiguration
     return grpc.ssl_server_certificate_configuration([(material.key, material.cert)], material.ca)
 
 
-def open_tls(files: TlsFiles | None, grpc_address: str, rest_url: str) -> ServerTls | None:
+def open_tls(
+    files: TlsFiles | None, grpc_address: str, rest_url: str, revoked_file: Path | None = None
+) -> ServerTls | None:
     """TLS as configured; None without. TlsError. Warns where the certificate does not fit what peers are told to dial:
     `grpc_address` host:port, `rest_url` a URL; empty where that is not known."""
     if files is None:
         return None
-    tls = ServerTls(files)
+    tls = ServerTls(files, revoked_file)
     for what, url in (("the nodes' streams", f"//{grpc_address}"), ("REST", rest_url)):
         if host := urlsplit(url).hostname:
             tls.check_name(what, host)

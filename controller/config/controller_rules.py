@@ -10,7 +10,7 @@ from motor_rpc.tls import TlsFiles
 
 from controller.config.advertise_rules import Advertised, read_advertised
 from controller.config.errors import Findings, Shown
-from controller.config.listen_rules import check_listening, read_tls
+from controller.config.listen_rules import check_listening, read_revoked_file, read_tls
 from controller.config.schema import Controller, TimerSettings
 from controller.config.store_rules import StoreSettings, read_store
 from controller.core.model import Timers
@@ -56,6 +56,7 @@ class Settings:
     access: AccessSettings = AccessSettings()
     advertised: Advertised = field(default_factory=Advertised)
     tls: TlsFiles | None = None
+    revoked_file: Path | None = None  # None: what the CA has signed is accepted until it ends
     open_doors: str = ""  # what anyone on the network may use or listen to, for people
 
 
@@ -79,6 +80,7 @@ def read_settings(controller: Controller, folder: Path, findings: Findings) -> S
         access=_read_access(controller, folder, findings),
         advertised=read_advertised(controller, findings),
         tls=read_tls(controller, folder, findings),
+        revoked_file=read_revoked_file(controller, folder, findings),
         open_doors=open_doors,
     )
 

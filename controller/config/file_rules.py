@@ -80,7 +80,7 @@ PORTS: tuple[StatedRule, ...] = (
 TIMES: tuple[StatedRule, ...] = (
     StatedRule("controller-loopback", _E, "Beyond loopback without TLS (REST: and tokens) needs insecure."),
     StatedRule("controller-insecure", _W, "insecure has no effect beside TLS and tokens."),
-    StatedRule("tls-file", _E, "cert, key and ca of tls are files."),
+    StatedRule("tls-file", _E, "cert, key, ca and revoked_file of tls are files."),
     StatedRule("access-loopback", _W, "loopback_read says something only where tokens are asked for."),
     StatedRule("store-kind", _E, "Keys of store belong to its kind."),
     StatedRule("store-endpoints", _E, "etcd has endpoints, https://host:port, each once."),

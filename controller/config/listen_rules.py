@@ -94,6 +94,16 @@ def read_tls(controller: Controller, folder: Path, findings: Findings) -> TlsFil
     return TlsFiles(**{name: folder / path for name, path in given.items()})
 
 
+def read_revoked_file(controller: Controller, folder: Path, findings: Findings) -> Path | None:
+    """As `read_tls`."""
+    given = controller.tls.revoked_file if controller.tls is not None else None
+    if given == "":
+        findings.error(
+            (_SECTION, "tls", "revoked_file"), "is empty", got=Shown('""'), expected="a file", rule="tls-file"
+        )
+    return folder / given if given else None
+
+
 def is_loopback(host: str) -> bool:
     """True for localhost and loopback literals; other names may point anywhere."""
     if host.lower() == "localhost":

@@ -116,6 +116,12 @@ class Tls(Section):
         ..., "The controller's certificate, for the names that nodes and operators dial. REST shows the same."
     )
     ca: str = key(..., "Who may sign the nodes' certificates.")
+    revoked_file: str | None = key(
+        None,
+        "SHA-256 fingerprints of nodes' certificates that are not accepted any more, as `motorctl certs revoke` writes "
+        "them.",
+        unset="all that `ca` has signed are",
+    )
     key: str = key(..., "The certificate's private key, without a password.")  # last: from here on `key` is this
 
 

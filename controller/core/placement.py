@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import ipaddress
 
-from controller.core.model import DeploymentPlan, InstancePlan, NodeOffer, SlotKey
+from controller.core.model import DeploymentPlan, InstancePlan, NodeOffer, Scope, SlotKey
 from controller.core.state import CoreState, NodeState, ScopeState
 
 
@@ -93,25 +93,26 @@ def in_the_way(s: CoreState, node: NodeState, scope: ScopeState, slot: SlotKey) 
         return "refused it: " + node.refusals[slot].reason
     if len(node.offer.devices) - len(node.leases) < scope.plan.devices_per_slot:
         return "its devices are taken"
-    for rank in range(scope.plan.nnodes):
-        other = scope.members[SlotKey(slot.instance, slot.dp_rank, rank)]
+    for other in scope.group_of(slot):
         if other.node_id is None or other.slot == slot:
             continue
         if other.node_id == node.offer.node_id:
             return "fills another slot of this group"
         if odd := _unlike(node.offer, s.nodes[other.node_id].offer, scope.plan.engine):
             return odd
-    master = scope.members[scope.plan.world_master(slot)].node_id  # in a world over all groups: of another group
-    if master is not None and slot != scope.plan.world_master(slot):
-        return _unlike(node.offer, s.nodes[master].offer, scope.plan.engine)
+    if scope.plan.scope is Scope.INSTANCE:  # a world over all groups: its master is of another one
+        master = scope.members[scope.plan.world_master(slot)]
+        if master.node_id is not None and master.slot != slot:
+            return _unlike(node.offer, s.nodes[master.node_id].offer, scope.plan.engine)
     return None
 
 
 def _unlike(mine: NodeOffer, mate: NodeOffer, engine: str) -> str | None:
     """A gang needs one version of the engine, and of its plug-in: nothing in the engine would say so."""
-    for of_mine, of_mate in ((mine.engines, mate.engines), (mine.profiles, mate.profiles)):
-        one, other = of_mine.get(engine, ""), of_mate.get(engine, "")
-        if one and other and one != other:
+    for one, other in (
+        (mine.engines.get(engine), mate.engines.get(engine)), (mine.profiles.get(engine), mate.profiles.get(engine)),
+    ):  # fmt: skip
+        if one != other and one and other:
             return f"has {engine} {one}, its gang has {other}"
     return None
 

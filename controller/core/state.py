@@ -6,7 +6,7 @@ import bisect
 import hashlib
 import heapq
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -179,6 +179,12 @@ class ScopeState:
     def restarts(self) -> int:
         """Restarts used up within the window and since the last stable run."""
         return len(self.restart_times)
+
+    def group_of(self, slot: SlotKey) -> Iterable[Member]:
+        """The members of `slot`'s group, itself among them, by node_rank. Asked for each node that comes."""
+        if self.plan.scope is Scope.GROUP:
+            return self.members.values()
+        return [self.members[SlotKey(*slot[:2], rank)] for rank in range(self.plan.nnodes)]
 
 
 @dataclass

@@ -7,6 +7,7 @@ encoding (X.690, RFC 5280). Nothing is verified: that is TLS's work.
 from __future__ import annotations
 
 import binascii
+import hashlib
 import ipaddress
 import re
 import ssl
@@ -49,6 +50,7 @@ class Certificate:
     is_ca: bool
     not_before: datetime
     not_after: datetime
+    fingerprint: str  # SHA-256 of the whole certificate, in hex
 
     def names(self) -> str:
         """The names that a peer may dial, for people."""
@@ -138,6 +140,7 @@ def _parse(der: bytes) -> Certificate:
         is_ca=(_BOOLEAN, b"\xff") in _items(_inner(extensions.get(_BASIC, b""))),
         not_before=not_before,
         not_after=not_after,
+        fingerprint=hashlib.sha256(der).hexdigest(),
     )
 
 

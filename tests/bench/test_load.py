@@ -38,8 +38,8 @@ async def test_a_failure_stops_its_own_group_alone() -> None:
 
 
 async def test_reconnects_leave_nothing_behind() -> None:
-    (figure,) = await load.drift(1, 10 * 4 * GROUP, 4 * GROUP)
-    assert figure.values[0] < 10.0  # per cent of a small process; the full count is in the bench
+    first, second = await load.drift(1, 10 * 4 * GROUP, 4 * GROUP)
+    assert max(*first.values, *second.values) < 10.0  # per cent of a small process; the full count is in the bench
 
 
 async def test_every_heartbeat_is_acknowledged() -> None:

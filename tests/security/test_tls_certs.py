@@ -201,8 +201,9 @@ def signed(chance: random.Random) -> tuple[bytes, Certificate]:
         builder = builder.add_extension(x509.ExtendedKeyUsage([known[p] for p in purposes]), critical=False)
     made_one = builder.sign(key, hashes.SHA256())
     expected = Certificate(
-        common_name, common_name, tuple(dns), tuple(addresses), tuple(uris), tuple(purposes), ca, begin, end
-    )
+        common_name, common_name, tuple(dns), tuple(addresses), tuple(uris), tuple(purposes), ca, begin, end,
+        made_one.fingerprint(hashes.SHA256()).hex(),
+    )  # fmt: skip
     return made_one.public_bytes(serialization.Encoding.DER), expected
 
 
