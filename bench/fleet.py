@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from motor_rpc import control_pb2 as pb
+from motor_rpc.deadline import within
 
 from bench.http2 import Connection, Stream
 from nodemanager.link import BACKOFF_SECONDS, MISSED_ACKS, REGISTER_SECONDS
@@ -82,7 +83,7 @@ class Fleet:
             assert left > 0, f"waited {seconds:g} s for {what}; seen: {self._summary()}"
             self._changed.clear()
             try:
-                await asyncio.wait_for(self._changed.wait(), min(left, 1.0))
+                await within(min(left, 1.0), self._changed.wait())
             except asyncio.TimeoutError:
                 pass
         return self.seen

@@ -1,6 +1,6 @@
 """Gang assembly and ranks side by side: Motor, and PyTorch's elastic rendezvous (torchrun's c10d backend).
 
-Usage: python -m bench.rendezvous [RUNS] [AGENTS ...]       (default 5 and 8 32 64; 256 takes half an hour)
+Usage: python -m bench.rendezvous [RUNS] [AGENTS ...]       (default 5 and 8 32 64)
 
 Both: one gang of N agents on loopback, all there at once, from the last one's call to the last one that knows its rank.
 Motor's figure holds more: the record on the disk, a prepare that each node answers, the StartCmdMsg with the command

@@ -26,7 +26,7 @@ POLL_SECONDS = 0.01  # how often an agent's own view is looked at, once it is wa
 
 
 def agent(commands: Connection, agents: int, port: int, first: bool) -> None:
-    """Obeys ("join", run), ("watch", agents) and ("end",); answers with times of the monotonic clock."""
+    """Obeys ("prepare", run), ("join",) and ("watch", agents); answers with times of the monotonic clock."""
     from torch.distributed.elastic.rendezvous import RendezvousParameters
     from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import create_backend
     from torch.distributed.elastic.rendezvous.dynamic_rendezvous import create_handler
@@ -52,8 +52,6 @@ def agent(commands: Connection, agents: int, port: int, first: bool) -> None:
             while len(handler._state_holder.state.participants) >= given[0]:
                 time.sleep(POLL_SECONDS)
             commands.send(time.monotonic())
-        else:
-            os._exit(0)
 
 
 def tell(agents: list[Connection], *command: object) -> list[Any]:
@@ -86,32 +84,23 @@ def main(count: int, runs: int, how: str, losses: int) -> None:
     joined: list[float] = []
     known: list[float] = []
     processes, ends = start(count, how)
-    for run in range(runs):
-        tell(ends[:1], "prepare", f"run-{run}")  # the store's host
-        tell(ends[1:], "prepare", f"run-{run}")
-        answers = tell(ends, "join")
-        assert sorted(rank for _, _, rank in answers) == list(range(count)), answers
-        joined.append(max(done for _, done, _ in answers) - max(called for called, _, _ in answers))
-    for left in range(count - 1, count - 1 - losses, -1):
-        time.sleep(6.0)  # until the keep-alives of the round before have gone through
-        killed = time.monotonic()
-        os.kill(processes[left].pid, signal.SIGKILL)  # the last one; the first one keeps the store
-        known.append(max(tell(ends[:left], "watch", left + 1)) - killed)
-    end(processes, ends)
-    print(json.dumps({"joined": joined, "known": known}))
-
-
-def end(processes: list[Any], ends: list[Connection]) -> None:
-    """All of them, by process."""
-    for process, connection in zip(processes, ends, strict=True):
-        try:
-            connection.send(("end",))
-        except OSError:
-            pass
-        process.join(5.0)
-        if process.is_alive():
+    try:
+        for run in range(runs):
+            tell(ends[:1], "prepare", f"run-{run}")  # the store's host
+            tell(ends[1:], "prepare", f"run-{run}")
+            answers = tell(ends, "join")
+            assert sorted(rank for _, _, rank in answers) == list(range(count)), answers
+            joined.append(max(done for _, done, _ in answers) - max(called for called, _, _ in answers))
+        for left in range(count - 1, count - 1 - losses, -1):
+            time.sleep(6.0)  # until the keep-alives of the round before have gone through
+            killed = time.monotonic()
+            os.kill(processes[left].pid, signal.SIGKILL)  # the last one; the first one keeps the store
+            known.append(max(tell(ends[:left], "watch", left + 1)) - killed)
+    finally:
+        for process in processes:
             process.kill()
             process.join()
+    print(json.dumps({"joined": joined, "known": known}))
 
 
 if __name__ == "__main__":

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable
 from datetime import datetime, timezone
 
+from motor_rpc.deadline import within
+
 from controller.config.advertise_rules import Advertised
 from controller.store.interface import Leader
 from controller.term import Term
@@ -74,7 +76,7 @@ class Leadership:
     async def change(self, seconds: float | None = None) -> None:
         """Wait for the next change, at most so long."""
         try:
-            await asyncio.wait_for(self._changed.wait(), seconds)
+            await within(seconds, self._changed.wait())
         except asyncio.TimeoutError:
             pass
 

@@ -25,7 +25,7 @@ class Term:
         self.service = ControllerService(deployment, store)
         self.logs = LogStreams(self.service)
         self.streams = ControlServicer(self.service, self.logs, tls.revoked if tls else None)
-        self.app = make_app(self.service, self.logs, tls)
+        self.app = make_app(self.service, self.logs, tls, self.streams.certificates)
 
     async def open(self, standby: Standby) -> None:
         """Wait for the lead and take it. StoreLocked, StoreError."""

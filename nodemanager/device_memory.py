@@ -10,6 +10,8 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from motor_rpc.deadline import within
+
 from nodemanager.aside import in_thread
 from nodemanager.limits import MIB
 from nodemanager.telemetry import amd, ascend, nvidia
@@ -61,7 +63,7 @@ async def occupied(kind: str, devices: Sequence[str], idle_bytes: int) -> list[O
 async def _look(kind: str, devices: Sequence[str]) -> dict[str, tuple[int | None, tuple[int, ...]]]:
     """Bytes in use and pids, of every one of `devices`."""
     try:
-        samples = await asyncio.wait_for(in_thread(_samples, kind), LOOK_SECONDS)
+        samples = await within(LOOK_SECONDS, in_thread(_samples, kind))
     except (TelemetryError, asyncio.TimeoutError):
         samples = []
     by_name = {name: sample for sample in samples for name in (sample.name, *sample.aliases)}

@@ -6,10 +6,9 @@ import asyncio
 import logging
 
 import grpc
+from motor_rpc.deadline import within
 from motor_rpc.tls import TlsError, TlsFiles, TlsMaterial, ends, load
 from motor_rpc.tls_words import speaks_tls, why_refused
-
-from nodemanager.deadline import within
 
 log = logging.getLogger(__name__)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
+from motor_rpc.deadline import within
 from motor_rpc.http_ask import NotHttpError, Place, Request, ask
 
-from nodemanager.deadline import within
 from nodemanager.netif import network_error
 
 PROBE_SECONDS = 5.0  # a busy API server may take long; one slow answer alone changes nothing

@@ -17,10 +17,10 @@ from typing import Any, TypeAlias
 import grpc
 from motor_rpc import control_pb2 as pb
 from motor_rpc import control_pb2_grpc
+from motor_rpc.deadline import within
 from motor_rpc.tls import TlsError
 
 from nodemanager.config import parse_endpoint
-from nodemanager.deadline import within
 from nodemanager.dial import Dialer
 from nodemanager.netif import AddressError, bracketed
 from nodemanager.route import End, Endpoint, Route

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable, Mapping
 
 import psutil
+from motor_rpc.deadline import within
 
 from nodemanager.netif import network_error
 
@@ -95,7 +96,7 @@ class MasterListener:
     async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             writer.write(self._greeting)
-            await asyncio.wait_for(reader.read(1), CONNECT_SECONDS)
+            await within(CONNECT_SECONDS, reader.read(1))
         except (OSError, asyncio.TimeoutError):
             pass
         finally:
@@ -113,7 +114,7 @@ async def reach_master(address: str, port: int, run_id: str, deadline_seconds: f
     give_up = time.monotonic() + deadline_seconds
     while True:
         try:
-            greeting = await asyncio.wait_for(_greeting(address, port), CONNECT_SECONDS)
+            greeting = await within(CONNECT_SECONDS, _greeting(address, port))
         except asyncio.TimeoutError:
             seen = "no answer (a firewall that drops packets?)"
         except OSError as error:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from motor_rpc.deadline import within
 from motor_rpc.http_ask import NotHttpError, Place, Request, ask
-
-from nodemanager.deadline import within
 
 
 def sum_of_counters(text: bytes, names: Sequence[str]) -> float | None:

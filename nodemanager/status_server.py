@@ -8,6 +8,8 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from motor_rpc.deadline import within
+
 log = logging.getLogger(__name__)
 
 REQUEST_SECONDS = 5.0
@@ -57,7 +59,7 @@ class StatusServer:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            request = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), REQUEST_SECONDS)
+            request = await within(REQUEST_SECONDS, reader.readuntil(b"\r\n\r\n"))
             method, target, *_ = request.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
             if target.partition("?")[0] != "/status":
                 code, body = "404 Not Found", {"error": f"no such path: {target}", "paths": ["/status"]}
@@ -71,7 +73,7 @@ class StatusServer:
                 "Connection: close\r\n\r\n".encode()
                 + (b"" if method == "HEAD" else data)
             )
-            await asyncio.wait_for(writer.drain(), REQUEST_SECONDS)
+            await within(REQUEST_SECONDS, writer.drain())
         except (
             OSError,
             ValueError,

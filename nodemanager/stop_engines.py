@@ -6,6 +6,8 @@ import asyncio
 import logging
 from pathlib import Path
 
+from motor_rpc.deadline import within
+
 from nodemanager import left_overs, shim_client
 from nodemanager.config import NodeConfig
 from nodemanager.records import AlreadyLockedError, RecordError, Records, StartRecord, boot_id, read_json
@@ -48,7 +50,7 @@ async def _stop(
     if shim_client.alive(records.status(folder), boot_id()):
         log.info("%s: stopping, SIGKILL after %g s", name, seconds)
         try:
-            await asyncio.wait_for(_through_shim(folder, seconds), seconds + MARGIN_SECONDS)
+            await within(seconds + MARGIN_SECONDS, _through_shim(folder, seconds))
         except (OSError, asyncio.TimeoutError) as error:
             log.warning("%s: the shim did not do it (%s)", name, error or "no answer")
     status = records.status(folder)

@@ -9,6 +9,8 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 
+from motor_rpc.deadline import within
+
 from controller.api.access import App, Message, Receive, Scope, Send, answer, client_address
 
 ADDRESSES = 4096  # buckets kept; the one unused for longest goes, and comes back full
@@ -117,7 +119,7 @@ class BodyLimit:
             await self._app(scope, receive, send)
             return
         try:
-            body = await asyncio.wait_for(self._read(scope, receive), self._seconds)
+            body = await within(self._seconds, self._read(scope, receive))
         except asyncio.TimeoutError:
             await answer(send, 408, f"the body did not come within {self._seconds:g} s", "send it at once")
             return

@@ -7,6 +7,7 @@ import secrets
 from collections.abc import AsyncIterator
 
 from motor_rpc import control_pb2 as pb
+from motor_rpc.deadline import within
 
 from controller.api import wire
 from controller.core.model import SlotKey
@@ -56,7 +57,7 @@ class LogStreams:
             first = True
             while True:
                 try:
-                    chunk = await asyncio.wait_for(queue.get(), FIRST_CHUNK_SECONDS if first else None)
+                    chunk = await within(FIRST_CHUNK_SECONDS if first else None, queue.get())
                 except asyncio.TimeoutError as error:
                     raise LogUnavailable(f"node {node_id} has not answered in {FIRST_CHUNK_SECONDS:.0f} s") from error
                 if chunk.error:

@@ -12,12 +12,13 @@ from controller.core import status
 from controller.core.state import CoreState, Phase
 
 
-def render_metrics(s: CoreState, now: float, certificate_ends: float | None = None) -> tuple[bytes, str]:
-    """Body and content type of /metrics. `certificate_ends`: Unix time; None without TLS."""
+def render_metrics(
+    s: CoreState, now: float, certificate_ends: float | None = None, first_node_ends: float | None = None
+) -> tuple[bytes, str]:
+    """Body and content type of /metrics. `certificate_ends`, `first_node_ends`: Unix time; None without TLS."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_StateCollector(s, now))
-    if certificate_ends is not None:
-        registry.register(_CertificateCollector(certificate_ends))
+    registry.register(_CertificateCollector(certificate_ends, first_node_ends))
     return generate_latest(registry), CONTENT_TYPE_LATEST
 
 
@@ -37,13 +38,22 @@ class _Standby(Collector):
 
 
 class _CertificateCollector(Collector):
-    def __init__(self, ends: float) -> None:
-        self._ends = ends
+    def __init__(self, own: float | None, first_of_nodes: float | None) -> None:
+        self._own, self._first_of_nodes = own, first_of_nodes
 
     def collect(self) -> Iterator[Metric]:
-        yield GaugeMetricFamily(
-            "motor_certificate_not_after_seconds", "When the controller's certificate ends, in Unix time.", self._ends
-        )
+        if self._own is not None:
+            yield GaugeMetricFamily(
+                "motor_certificate_not_after_seconds",
+                "When the controller's certificate ends, in Unix time.",
+                self._own,
+            )
+        if self._first_of_nodes is not None:
+            yield GaugeMetricFamily(
+                "motor_node_certificate_not_after_seconds",
+                "When the first of the connected nodes' certificates ends, in Unix time.",
+                self._first_of_nodes,
+            )
 
 
 class _StateCollector(Collector):

@@ -11,8 +11,10 @@ from typing import Any
 
 from fastapi import FastAPI, Query, Request
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
+from motor_rpc.deadline import within
 
 from controller.api import schemas
+from controller.api.identity import NodeCertificates
 from controller.api.log_streams import LogStreams, LogUnavailable
 from controller.api.metrics import render_metrics
 from controller.api.openapi_page import PAGE
@@ -28,7 +30,12 @@ KEEP_ALIVE_SECONDS = 15.0
 GATHER_SECONDS = 0.1
 
 
-def make_app(service: ControllerService, logs: LogStreams, tls: ServerTls | None = None) -> FastAPI:
+def make_app(
+    service: ControllerService,
+    logs: LogStreams,
+    tls: ServerTls | None = None,
+    certificates: NodeCertificates | None = None,
+) -> FastAPI:
     """The REST application of one controller."""
     app = FastAPI(
         title="motor-controller",
@@ -61,7 +68,11 @@ def make_app(service: ControllerService, logs: LogStreams, tls: ServerTls | None
         view = status_brief.deployment(s, now, limit) if limit else status.deployment(s, now)
         answer = {
             **view,
-            "problems": [*view["problems"], *(tls.problems() if tls else ())],
+            "problems": [
+                *view["problems"],
+                *(tls.problems() if tls else ()),
+                *(certificates.problems() if certificates else ()),
+            ],
             "store_error": service.store_trouble(),
             "stale_since": _wall(service, service.over_at) if service.over else "",
             "stale_reason": service.over,
@@ -102,7 +113,7 @@ def make_app(service: ControllerService, logs: LogStreams, tls: ServerTls | None
         while not lines and not service.over and (left := deadline - service.clock()) > 0:
             changed = service.changed
             try:
-                await asyncio.wait_for(changed.wait(), left)
+                await within(left, changed.wait())
             except asyncio.TimeoutError:
                 break
             lines = _events(service, after, subject)
@@ -173,7 +184,8 @@ def make_app(service: ControllerService, logs: LogStreams, tls: ServerTls | None
     @app.get("/metrics", tags=["probes"], response_class=PlainTextResponse)
     async def metrics() -> Response:
         """Prometheus text format."""
-        body, content_type = render_metrics(service.state, service.clock(), tls.not_after() if tls else None)
+        own, nodes = tls.not_after() if tls else None, certificates.first_end() if certificates else None
+        body, content_type = render_metrics(service.state, service.clock(), own, nodes)
         return Response(body, media_type=content_type)
 
     return app
@@ -212,7 +224,7 @@ async def _more_news(service: ControllerService, losses: int) -> None:
     until = service.clock() + GATHER_SECONDS
     while service.state.inventory_losses == losses and not service.over and (left := until - service.clock()) > 0:
         try:
-            await asyncio.wait_for(service.changed.wait(), left)
+            await within(left, service.changed.wait())
         except asyncio.TimeoutError:
             return
 
@@ -230,7 +242,7 @@ async def _inventory_stream(service: ControllerService) -> AsyncIterator[str]:
         if service.over:
             return  # the reader asks again, and finds the controller that leads
         try:
-            await asyncio.wait_for(changed.wait(), KEEP_ALIVE_SECONDS)
+            await within(KEEP_ALIVE_SECONDS, changed.wait())
         except asyncio.TimeoutError:
             yield ": nothing new\n\n"  # a reader that is gone is noticed by writing to it
 

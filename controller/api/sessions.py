@@ -14,6 +14,7 @@ import grpc
 from google.protobuf.message import DecodeError
 from motor_rpc import control_pb2 as pb
 from motor_rpc import control_pb2_grpc
+from motor_rpc.deadline import within
 
 from controller.api import identity, wire
 from controller.api.admission import Admission
@@ -119,7 +120,7 @@ class NodeSession:
 async def first_message(context: grpc.aio.ServicerContext[Any, Any]) -> pb.RegisterMsg | None:
     """The registration, or None after answering why not (rule 11)."""
     try:
-        message = await asyncio.wait_for(context.read(), REGISTER_DEADLINE)
+        message = await within(REGISTER_DEADLINE, context.read())
     except asyncio.TimeoutError:
         message = grpc.aio.EOF
     except DecodeError:
@@ -168,6 +169,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         self._service = service
         self._logs = logs
         self._revoked = revoked
+        self.certificates = identity.NodeCertificates()
         self._numbers = itertools.count(1)
         self._admission = Admission()
 
@@ -216,6 +218,8 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
                     remarks,
                 )
             )
+            if service.node_sessions.get(node_id) == session.session_id:  # it was not refused
+                self.certificates.add(node_id, identity.certificate(context))
             tasks.append(asyncio.create_task(self._read(session, node_id, context)))
             for task in tasks:
                 task.add_done_callback(session.finished)
@@ -230,6 +234,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
             service.sessions.pop(session.session_id, None)
             if service.node_sessions.get(node_id) == session.session_id:
                 del service.node_sessions[node_id]
+                self.certificates.remove(node_id)
                 service.prober.node_gone(node_id, cause)
             service.feed(e.NodeDisconnected(service.clock(), service.nonce(), session.session_id, node_id, cause))
             await session.let_go(tasks[0])

@@ -84,6 +84,13 @@ def node_ids_of(common_name: str, alternative_names: tuple[str, ...]) -> tuple[s
     return named or ((common_name,) if common_name else ())
 
 
+def until(end: datetime, now: datetime) -> str:
+    """`ends in 12 days (2027-01-01)`, `ended 3 days ago (...)`."""
+    left = end - now
+    when = f"ended {-days(left)} days ago" if left.total_seconds() <= 0 else f"ends in {days(left)} days"
+    return f"{when} ({end:%Y-%m-%d})"
+
+
 def days(span: timedelta) -> int:
     """Whole days, towards zero."""
     return int(span / DAY)

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from motor_rpc.deadline import within
 from motor_rpc.http_ask import NotHttpError, Place, Request, ask
 
 
@@ -46,7 +47,7 @@ async def ask_completion(
     where = place.url("/v1/completions")
     began = time.monotonic()
     try:
-        tokens = await asyncio.wait_for(_ask(place, model, prompt_tokens, api_key, more or {}), deadline)
+        tokens = await within(deadline, _ask(place, model, prompt_tokens, api_key, more or {}))
     except asyncio.TimeoutError:
         return Completion(False, f"{where}: no token within {deadline:g} s", time.monotonic() - began)
     except (OSError, NotHttpError, _NoAnswerError) as error:

@@ -11,10 +11,11 @@ import ssl
 import threading
 import time
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from motor_rpc.certificate import DAY, ENDS_SOON, Certificate, CertificateError, days, read_certificates
+from motor_rpc.certificate import DAY, ENDS_SOON, Certificate, CertificateError, read_certificates, until
 
 log = logging.getLogger(__name__)
 
@@ -62,10 +63,7 @@ class TlsMaterial:
 
 def ends(certificate: Certificate) -> str:
     """`the certificate of CN ends in 12 days (2027-01-01)`."""
-    left = certificate.left()
-    over = left.total_seconds() <= 0
-    when = f"ended {-days(left)} days ago" if over else f"ends in {days(left)} days"
-    return f"the certificate of '{certificate.common_name}' {when} ({certificate.not_after:%Y-%m-%d})"
+    return f"the certificate of '{certificate.common_name}' {until(certificate.not_after, datetime.now(timezone.utc))}"
 
 
 def load(files: TlsFiles, purpose: Purpose) -> TlsMaterial:

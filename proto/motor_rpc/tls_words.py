@@ -12,6 +12,7 @@ import ssl
 from pathlib import Path
 
 from motor_rpc.certificate import Certificate, CertificateError, parse, read_file
+from motor_rpc.deadline import within
 from motor_rpc.tls import TlsMaterial, ends
 
 PROBE_SECONDS = 3.0
@@ -63,8 +64,8 @@ async def why_refused(host: str, port: int, material: TlsMaterial) -> str:
     where = f"the controller at {bracketed(host)}:{port}"
     material.context.set_alpn_protocols(["h2"])  # gRPC answers to nothing else
     try:
-        reader, writer = await asyncio.wait_for(
-            asyncio.open_connection(host, port, ssl=material.context, server_hostname=host), PROBE_SECONDS
+        reader, writer = await within(
+            PROBE_SECONDS, asyncio.open_connection(host, port, ssl=material.context, server_hostname=host)
         )
     except ssl.SSLCertVerificationError as error:
         return f"{where}: {verification(error, host, await _certificate_at(host, port), material.files.ca)}"
@@ -76,7 +77,7 @@ async def why_refused(host: str, port: int, material: TlsMaterial) -> str:
         return ""
     try:
         # A TLS 1.3 client has finished before the server has judged its certificate. Accepted, gRPC speaks first.
-        silent = not await asyncio.wait_for(reader.read(1), PROBE_SECONDS)
+        silent = not await within(PROBE_SECONDS, reader.read(1))
     except (ssl.SSLError, ConnectionError):
         silent = True
     except (OSError, asyncio.TimeoutError):
@@ -105,7 +106,7 @@ async def _certificate_at(host: str, port: int) -> Certificate | None:
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.set_alpn_protocols(["h2"])
     try:
-        _, writer = await asyncio.wait_for(asyncio.open_connection(host, port, ssl=context), PROBE_SECONDS)
+        _, writer = await within(PROBE_SECONDS, asyncio.open_connection(host, port, ssl=context))
     except (OSError, asyncio.TimeoutError):
         return None
     try:

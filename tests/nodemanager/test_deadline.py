@@ -6,8 +6,7 @@ import asyncio
 import contextlib
 
 import pytest
-
-from nodemanager.deadline import within
+from motor_rpc.deadline import within
 
 
 async def test_a_result_in_time() -> None:

@@ -148,6 +148,15 @@ def test_certificate_that_ends_soon_is_said(
     d = running(Pki(tmp_path / "ours"))
     d.wait_said("now.pem: the certificate of 'controller' ends in 12 days")
     assert any("the certificate of 'controller' ends in 12 days" in problem for problem in d.status()["problems"])
-    d.add_node(1).start()
+    node = d.add_node(1)
+    node.start()
     d.wait_said("node n1: the certificate of 'n1' ends in 12 days")
-    assert "ends in 12 days" in d.nodes["n1"].output()
+    assert "ends in 12 days" in node.output()
+    told = "node n1: its certificate ends in 12 days"
+    assert any(problem.startswith(told) and "certs node DIR n1" in problem for problem in d.status()["problems"])
+    first = "motor_node_certificate_not_after_seconds "
+    (value,) = (line.split()[1] for line in d.get("/metrics").splitlines() if line.startswith(first))
+    assert 12 * 86400 < float(value) - d.file.stat().st_mtime < 13 * 86400
+    node.end()
+    d.wait(lambda: not any(told in problem for problem in d.status()["problems"]), "a node that is gone to go")
+    assert first not in d.get("/metrics")

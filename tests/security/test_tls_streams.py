@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from motor_rpc.tls import TlsFiles
 
 from tests.cluster.deployment import Deployment, engine_section
 from tests.nodemanager.places import free_port
-from tests.security.pki import Pki, SecureDeployment, dialled, ended, made
+from tests.security.pki import Pki, SecureDeployment, dialled, ended, linked, made
 
 HERE = "127.0.0.2"  # an address of this machine that no certificate here is for
 
@@ -56,6 +57,16 @@ async def test_node_certificate_of_another_ca(controller: SecureDeployment, pki:
     assert "(its own is of 'ours CA" in state.detail and "not signed by the CA" in state.detail
     controller.wait_said("CERTIFICATE_VERIFY_FAILED: unable to get local issuer certificate")
     assert "stranger" not in controller.node_states()
+
+
+async def test_link_that_is_told_to_end_while_it_looks_for_the_reason_ends(
+    controller: SecureDeployment, pki: Pki, other: Pki
+) -> None:
+    """At any moment of it: asyncio's own time limit lost a cancellation that came together with a result."""
+    files = other.node("stranger", ca=pki.ca)
+    for moment in range(60):
+        async with linked(controller.grpc_port, files, "stranger"):
+            await asyncio.sleep(moment / 1000)
 
 
 async def test_peer_without_a_certificate(controller: SecureDeployment, pki: Pki) -> None:

@@ -9,8 +9,8 @@ from typing import TypeVar
 ResultT = TypeVar("ResultT")
 
 
-async def within(seconds: float, work: Awaitable[ResultT]) -> ResultT:
-    """The result of `work`, which is cancelled when the time is over. asyncio.TimeoutError then.
+async def within(seconds: float | None, work: Awaitable[ResultT]) -> ResultT:
+    """The result of `work`, which is cancelled when the time is over. asyncio.TimeoutError then. None: no limit.
 
     asyncio.wait_for of Python 3.10 and 3.11 returns the result when a cancellation arrives together with it
     (bpo-37658): a loop that was told to end would go on for ever.
