@@ -101,7 +101,8 @@ class Deployment:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.rest_port}"
 
-    def start_controller(self) -> None:
+    def start_process(self) -> None:
+        """As `start_controller`, without waiting for an answer: nobody may be able to have one."""
         with (self.root / "controller.out").open("ab") as output:
             self.controller = subprocess.Popen(
                 [sys.executable, "-m", "controller.main", "--config", str(self.file)],
@@ -109,6 +110,9 @@ class Deployment:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
+
+    def start_controller(self) -> None:
+        self.start_process()
         self.wait(lambda: self.get("/healthz") is not None, "the controller to answer", 20.0)
 
     def end_controller(self, number: int = signal.SIGTERM) -> int:

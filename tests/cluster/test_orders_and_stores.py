@@ -7,7 +7,10 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
+
+import httpx
 
 from tests.cluster.deployment import Deployment, engine_section
 
@@ -52,6 +55,21 @@ def test_emptied_store_adopts_the_running_gang_with_a_higher_epoch(deploy: Calla
     order(d, "restart", "union-0")
     d.wait(lambda: d.group()["generation"] == 2, "the restart")
     d.wait_ready()
+
+
+def test_with_a_store_of_its_own_it_is_never_a_standby(deploy: Callable[..., Deployment]) -> None:
+    """Its very first answer is a leader's."""
+    d = deploy({"motor_engine_union_config": engine_section()})
+    d.start_process()
+    deadline = time.monotonic() + 60
+    while True:
+        assert time.monotonic() < deadline
+        try:
+            answer = httpx.get(d.url + "/v1/status", trust_env=False)
+        except httpx.TransportError:
+            continue
+        assert answer.status_code == 200, answer.text
+        return
 
 
 def order(d: Deployment, *words: str) -> str:

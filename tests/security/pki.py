@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -90,14 +88,6 @@ class SecureDeployment(Deployment):
         except httpx.HTTPError:
             return None
         return answer.json() if "json" in answer.headers.get("content-type", "") else answer.text
-
-    def start_process(self) -> None:
-        """As `start_controller`, without waiting for an answer: nobody may be able to have one."""
-        with (self.root / "controller.out").open("ab") as output:
-            self.controller = subprocess.Popen(
-                [sys.executable, "-m", "controller.main", "--config", str(self.file)],
-                stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
-            )  # fmt: skip
 
     def add_node(self, number: int, **settings: Any) -> Node:
         files = self.pki.node(f"n{number}")
