@@ -41,7 +41,9 @@ def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdCluster]:
 
 @pytest.fixture
 def deployment(tmp_path: Path) -> LoadedDeployment:
-    return load_deployment(Deployment(tmp_path, {"motor_engine_union_config": engine_section(nnodes=1)}).file)
+    """Its nodes are patient: in this process they sleep as long as the controller, and may not end the stream first."""
+    timers = {"timers": {"heartbeat_interval": 2.0, "node_timeout": 30.0}}
+    return load_deployment(Deployment(tmp_path, {"motor_engine_union_config": engine_section(nnodes=1)}, timers).file)
 
 
 class Node:
