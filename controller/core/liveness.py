@@ -10,7 +10,7 @@ from __future__ import annotations
 from controller.core import stopping
 from controller.core.actions import AskProofOfLife
 from controller.core.events import ProofOfLife
-from controller.core.model import Liveness, SlotKey
+from controller.core.model import Liveness, MemberState, SlotKey
 from controller.core.starting import dependants, settle_readiness
 from controller.core.state import CoreState, Member, Phase, ProofState, ScopeState
 
@@ -68,6 +68,11 @@ def judge(s: CoreState, scope: ScopeState, gang: list[Member], late: float) -> t
         if unseen is not None:  # those in sight may well be flat because they wait for it
             who = f"rank {unseen.slot.node_rank} on {unseen.node_id}"
             return unseen, f"hung: the canary is late by {late:.0f} s and {who} is out of sight", None
+        crippled = next((m for m in gang if _lost_workers(m)), None)
+        if crippled is not None:  # it has nothing left that could be flat, and the others wait for it
+            where = f"rank {crippled.slot.node_rank} on {crippled.node_id}"
+            why = crippled.report.reason if crippled.report is not None else ""
+            return crippled, f"hung: the canary is late by {late:.0f} s and {where} has lost workers ({why})", None
         # a rank that only waits for the frozen one may be flat as well; the frozen one shows nothing at all
         member, life = min(flat, key=lambda found: (found[1].flat_peak, -found[0].slot.node_rank))
         where = f"rank {member.slot.node_rank} on {member.node_id}"
@@ -105,6 +110,11 @@ def _verdict(s: CoreState, scope: ScopeState, suspect: Member, reason: str) -> N
 
 def _life(member: Member) -> Liveness | None:
     return member.report.liveness if member.report is not None else None
+
+
+def _lost_workers(member: Member) -> bool:
+    report = member.report
+    return report is not None and report.state is MemberState.LOADING and report.workers_seen < report.workers_expected
 
 
 def _in_sight(s: CoreState, member: Member) -> bool:

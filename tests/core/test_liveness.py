@@ -138,6 +138,19 @@ def test_of_two_flat_ranks_the_one_that_shows_nothing_is_named() -> None:
     assert evidence is not None and evidence.slot == FOLLOWER
 
 
+def test_rank_whose_workers_are_gone_is_named_and_not_the_one_that_waits_for_it() -> None:
+    """A dead engine under a frozen shim has no worker that could be flat."""
+    cluster = gang()
+    node, gone = cluster.nodes["n2"], "was ready: 0 of 1 workers are left"
+    node.change(FOLLOWER, state=MemberState.LOADING, workers_up=False, workers_seen=0, workers_expected=1, reason=gone)
+    cluster.deliver_message(node)
+    late(cluster, devices="flat", flat_samples=8, flat_peak=0.0)
+    assert phase(cluster) is Phase.STOPPING
+    evidence = cluster.core.state.scopes["prefill-0/0"].evidence
+    assert evidence is not None and evidence.slot == FOLLOWER
+    assert f"rank 1 on n2 has lost workers ({gone})" in evidence.reason
+
+
 def test_rank_out_of_sight_is_blamed_before_those_that_wait_for_it() -> None:
     cluster = gang()
     cluster.disconnect(cluster.nodes["n2"])
