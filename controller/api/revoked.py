@@ -11,6 +11,7 @@ import logging
 import re
 from pathlib import Path
 
+from motor_rpc.file_stamp import stamp
 from motor_rpc.tls import TlsError
 
 log = logging.getLogger(__name__)
@@ -44,11 +45,11 @@ class RevokedFile:
         """TlsError if it cannot be read to begin with."""
         self.path = path
         self.problem = ""  # why the file's present content is not in use; empty when it is
-        self._stamp = self._now()
+        self._stamp = stamp(self.path)
         self._found = self._read()
 
     def holds(self, fingerprint: str) -> bool:
-        now = self._now()
+        now = stamp(self.path)
         if now != self._stamp:
             self._stamp = now
             try:
@@ -57,13 +58,6 @@ class RevokedFile:
                 self.problem = str(error)
                 log.error("%s; what was revoked before stays so", error)
         return fingerprint in self._found
-
-    def _now(self) -> object:
-        try:
-            status = self.path.stat()
-        except OSError as error:
-            return error.errno
-        return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino
 
     def _read(self) -> frozenset[str]:
         try:

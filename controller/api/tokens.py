@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+from motor_rpc.file_stamp import stamp
+
 log = logging.getLogger(__name__)
 
 _LINE = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._@-]{0,62})\s+(?P<role>\S+)\s+sha256:(?P<digest>[0-9a-f]{64})")
@@ -114,12 +116,12 @@ class TokenFile:
         self.path = path
         self._tokens: tuple[Token, ...] = ()
         self._stamp: object = None
-        self._look(self._now())
+        self._look(stamp(self.path))
 
     def find(self, presented: str) -> Token | None:
         """The token that was presented. Every entry is compared, each in constant time: how long it takes says
         nothing about which one was near."""
-        now = self._now()
+        now = stamp(self.path)
         if now != self._stamp:
             self._look(now)
         digest = digest_of(presented)
@@ -129,15 +131,8 @@ class TokenFile:
                 found = token
         return found
 
-    def _now(self) -> object:
-        try:
-            status = self.path.stat()
-        except OSError as error:
-            return error.errno
-        return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino
-
-    def _look(self, stamp: object) -> None:
-        self._stamp = stamp
+    def _look(self, now: object) -> None:
+        self._stamp = now
         try:
             tokens, problems = read_tokens(self.path)
         except TokenFileError as error:

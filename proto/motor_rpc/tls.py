@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from motor_rpc.certificate import DAY, ENDS_SOON, Certificate, CertificateError, read_certificates, until
+from motor_rpc.file_stamp import stamp
 
 log = logging.getLogger(__name__)
 
@@ -118,16 +119,8 @@ class LiveTls:
             log.warning("%s; %s", sentence, _REMEDY[self.purpose])
 
 
-def _signature(files: TlsFiles) -> tuple[tuple[int, int, int] | None, ...]:
-    """Changes whenever a file is written, replaced, or its symbolic link is turned."""
-    found: list[tuple[int, int, int] | None] = []
-    for path in (files.cert, files.key, files.ca):
-        try:
-            stat = path.stat()
-            found.append((stat.st_mtime_ns, stat.st_size, stat.st_ino))
-        except OSError:
-            found.append(None)
-    return tuple(found)
+def _signature(files: TlsFiles) -> tuple[object, ...]:
+    return tuple(stamp(path) for path in (files.cert, files.key, files.ca))
 
 
 def _read(name: str, path: Path) -> bytes:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import ipaddress
 import random
 import stat
 import subprocess
 import sys
+import time
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
@@ -15,8 +17,10 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from motor_rpc.certificate import Certificate, CertificateError, parse, read_certificates, read_file
+from motor_rpc.file_stamp import stamp
 from motor_rpc.tls import TlsError, TlsFiles, load
 
+from controller.api.identity import NodeCertificates
 from tests.security.pki import Pki, certs, ended, made
 
 
@@ -229,3 +233,34 @@ def test_garbage_is_an_error_and_nothing_else() -> None:
     for inside in ("!!!", "QUJ", "QUJD", ""):
         with pytest.raises(CertificateError):
             read_certificates(f"-----BEGIN CERTIFICATE-----\n{inside}\n-----END CERTIFICATE-----")
+
+
+def test_a_file_that_is_made_readable_is_read_again(tmp_path: Path) -> None:
+    """Its error says to mend the file's owner or mode: that has to be enough."""
+    file = tmp_path / "key"
+    file.write_text("x")
+    file.chmod(0o000)
+    before = stamp(file)
+    assert stamp(file) == before
+    time.sleep(0.02)  # the clock of a file's times goes in steps
+    file.chmod(0o600)
+    assert stamp(file) != before
+    file.unlink()
+    assert stamp(file) not in (before, None)
+
+
+def test_certificates_that_end_soon_are_told_the_first_ones_first(pki: Pki) -> None:
+    own = read_file(pki.node("n1").cert)[0]
+    held = NodeCertificates()
+    assert held.problems() == [] and held.first_end() is None
+    now = datetime.now(timezone.utc)
+    for days in range(1, 13):
+        held.add(f"n{days}", dataclasses.replace(own, not_after=now + timedelta(days=days, hours=1)))
+    held.add("later", own)
+    told = held.problems()
+    assert told[0].startswith("node n1: its certificate ends in 1 days") and "certs node DIR n1 --force" in told[0]
+    assert len(told) == 9 and told[8] == "certificates of 4 more nodes end soon"
+    assert held.first_end() == (now + timedelta(days=1, hours=1)).timestamp()
+    for days in range(1, 13):
+        held.remove(f"n{days}")
+    assert held.problems() == [] and held.first_end() == own.not_after.timestamp()
