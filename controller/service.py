@@ -69,9 +69,9 @@ class ControllerService:
         self.stepped_down = False
         self._silenced: asyncio.Future[str] | None = None
 
-    async def open(self, standby: Standby = lambda leader: None) -> None:
+    async def open(self, standby: Standby = lambda leader: None, gives_way: float = 0.0) -> None:
         """Take the store and what it holds. StoreError when that is not possible."""
-        snapshot = await self._store.open(standby)
+        snapshot = await self._store.open(standby, gives_way)
         self.wall_offset = time.time() - self.clock()  # again: a standby may have waited here for months
         self.core = Core(
             self.deployment.plan, snapshot.epoch, self.clock(), snapshot.lineage, snapshot.records, snapshot.operator

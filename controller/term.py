@@ -27,9 +27,9 @@ class Term:
         self.streams = ControlServicer(self.service, self.logs, tls.revoked if tls else None)
         self.app = make_app(self.service, self.logs, tls, self.streams.certificates)
 
-    async def open(self, standby: Standby) -> None:
-        """Wait for the lead and take it. StoreLocked, StoreError."""
-        await self.service.open(standby)
+    async def open(self, standby: Standby, gives_way: float = 0.0) -> None:
+        """Wait for the lead and take it. `gives_way`: as in `Store.open`. StoreLocked, StoreError."""
+        await self.service.open(standby, gives_way)
 
     async def end(self, reason: str) -> None:
         """Send everybody away, and let the store go. Who leads next shows only then; nodes ask the others, or wait at

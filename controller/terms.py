@@ -15,8 +15,8 @@ from controller.term import Term
 
 log = logging.getLogger("controller")
 
-#: after a planned hand-over, before this process asks for the lead again: the standby is to have it
-STEPPED_DOWN_SECONDS = 1.0
+#: after a planned hand-over, for a standby to take the lead before this process asks for it again
+GIVES_WAY_SECONDS = 1.0
 #: before a store that could not be opened is tried again
 STORE_AGAIN_SECONDS = 2.0
 
@@ -28,10 +28,10 @@ async def run_terms(
 ) -> None:
     """Lead, and stand by in between, until `stop`. `first` is a term that is open already. StoreLocked, StoreError if
     the store cannot be opened for the first time; later that is tried again."""
-    term, led = first, first is not None
+    term, led, gives_way = first, first is not None, 0.0
     while not stop.is_set():
         if term is None:
-            term = await _stand_by(leadership, make_term, stop, patient=led)
+            term = await _stand_by(leadership, make_term, stop, patient=led, gives_way=gives_way)
             if term is None:
                 return
         led = True
@@ -44,13 +44,12 @@ async def run_terms(
         if not stop.is_set():
             _say(leadership)
         await term.end(reason)
-        if term.service.stepped_down:
-            await _unless(stop, asyncio.sleep(STEPPED_DOWN_SECONDS))
+        gives_way = GIVES_WAY_SECONDS if term.service.stepped_down else 0.0
         term = None
 
 
 async def _stand_by(
-    leadership: Leadership, make_term: Callable[[], Term], stop: asyncio.Event, patient: bool
+    leadership: Leadership, make_term: Callable[[], Term], stop: asyncio.Event, patient: bool, gives_way: float
 ) -> Term | None:
     """The next term, once it is this process's turn; None when told to stop."""
 
@@ -64,7 +63,7 @@ async def _stand_by(
         term = make_term()
         leadership.store_trouble = term.service.store_trouble
         try:
-            if await _unless(stop, _opened(term, told)):
+            if await _unless(stop, _opened(term, told, gives_way)):
                 return term
             await term.end("this controller is ending")
         except StoreLocked:
@@ -78,8 +77,8 @@ async def _stand_by(
     return None
 
 
-async def _opened(term: Term, told: Callable[[Leader | None], None]) -> bool:
-    await term.open(told)
+async def _opened(term: Term, told: Callable[[Leader | None], None], gives_way: float) -> bool:
+    await term.open(told, gives_way)
     return True
 
 

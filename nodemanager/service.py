@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from motor_rpc import control_pb2 as pb
+from motor_rpc.finite import not_finite
 
 from engine_launch.profiles import UnknownProfile, resolve
 from engine_launch.secrets import Mask
@@ -228,6 +229,8 @@ class NodeManager:
         if message.deployment_id != self.config.deployment_id:
             reason = f"deployment_id: expected {self.config.deployment_id!r}, got {message.deployment_id!r}"
             self._refuse(slot, generation, kind, "deployment", reason)
+        elif found := not_finite(message):
+            self._refuse(slot, generation, kind, "limits", f"expected a finite number, got {found}")
         elif kind == "placement":
             self.placement = message.placement
             log.info("placement: %s %s", message.placement.state, message.placement.reason)

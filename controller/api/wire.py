@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 from motor_rpc import control_pb2 as pb
+from motor_rpc.finite import not_finite
 
 from controller.core import actions as a
 from controller.core import events as e
@@ -113,14 +117,18 @@ def newest_epoch(message: pb.RegisterMsg) -> int:
 
 def implausible(message: pb.NodeMessage) -> str:
     """Why numbers of `message` cannot be true; empty if they can. Epochs and generations count starts, and a store
-    keeps 63 bits: one of a broken or hostile node would be continued above (rule 6), and could not be stored."""
+    keeps 63 bits: one of a broken or hostile node would be continued above (rule 6), and could not be stored. NaN would
+    pass every limit of time, and JSON has no word for it: nobody could read the status."""
     counts: list[int] = []
+    reports: Sequence[pb.SlotReport] = ()
     if message.HasField("register"):
-        for held in message.register.holdings:
+        reports = message.register.holdings
+        for held in reports:
             counts += (held.epoch, held.generation)
         for seen_slot in message.register.seen:
             counts += (seen_slot.epoch, seen_slot.generation)
     elif message.HasField("slot_report"):
+        reports = [message.slot_report]
         counts = [message.slot_report.epoch, message.slot_report.generation]
     elif message.HasField("prepare_report"):
         counts = [message.prepare_report.generation]
@@ -128,7 +136,20 @@ def implausible(message: pb.NodeMessage) -> str:
         refused = message.command_refused
         counts = [refused.generation, refused.newest_epoch, refused.newest_generation]
     largest = max(counts, default=0)
-    return f"expected epochs and generations up to {LARGEST_COUNT}, got {largest}" if largest > LARGEST_COUNT else ""
+    if largest > LARGEST_COUNT:
+        return f"expected epochs and generations up to {LARGEST_COUNT}, got {largest}"
+    if not all(math.isfinite(_seconds(held)) for held in reports):
+        return f"expected finite numbers, got {not_finite(message) or 'a sum beyond them'}"
+    return ""
+
+
+def _seconds(held: pb.SlotReport) -> float:
+    """The sum of all its numbers that are no counts: as finite as each of them, and found in a tenth of the time."""
+    life = held.liveness
+    return (
+        held.stage_seconds + held.idle_seconds + life.canary_running_seconds + life.progress_seconds
+        + life.devices_seconds + life.flat_peak_percent + life.warning_seconds
+    )  # fmt: skip
 
 
 def event(body: pb.NodeMessage, session: str, node_id: str, now: float, nonce: str) -> e.Event | None:

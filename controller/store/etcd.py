@@ -7,6 +7,7 @@ import json
 import logging
 import math
 import secrets
+import time
 from collections.abc import Iterable, Mapping
 from contextlib import aclosing
 from dataclasses import asdict, replace
@@ -49,11 +50,11 @@ class EtcdStore:
 
     # -- taking and letting go -------------------------------------------------------------------------------------
 
-    async def open(self, standby: Standby) -> Snapshot:
+    async def open(self, standby: Standby, gives_way: float = 0.0) -> Snapshot:
         self._client = client = EtcdClient(self._settings)
         try:
             while True:
-                term = await self._campaign(client, standby)
+                term = await self._campaign(client, standby, gives_way)
                 try:
                     return await self._take_over(client, term)
                 except EtcdUnavailable as error:
@@ -86,8 +87,9 @@ class EtcdStore:
     def trouble(self) -> str:
         return self._client.trouble if self._client is not None else ""
 
-    async def _campaign(self, client: EtcdClient, standby: Standby) -> Term:
+    async def _campaign(self, client: EtcdClient, standby: Standby, gives_way: float) -> Term:
         """Wait until the key is free, and be the one who takes it."""
+        not_before = time.monotonic() + gives_way
         said = _Said(standby)
         said.tell(None)
         waits = False
@@ -102,7 +104,10 @@ class EtcdStore:
                         continue
                     await pay(client, self._owed)
                     if seen.kv is not None:
+                        not_before = -math.inf  # somebody has taken what was left to others
                         continue
+                    if time.monotonic() < not_before:
+                        break  # and look again: no change tells that nobody wants it
                     try:
                         term = await stand(client, self._keys.leader, self._leader_text(0), self._owed)
                     except EtcdUnavailable as error:

@@ -61,9 +61,10 @@ class Store(Protocol):
     """Coroutines of one event loop. Calls may overlap: a store does its writes one after the other. A store whose
     work blocks keeps a thread of its own."""
 
-    async def open(self, standby: Standby) -> Snapshot:
+    async def open(self, standby: Standby, gives_way: float = 0.0) -> Snapshot:
         """Take the store for this controller and count the epoch up. A shared store waits here while another
-        controller leads; `standby` is called at the beginning and at each change. StoreLocked, StoreError."""
+        controller leads; `standby` is called at the beginning and at each change. For `gives_way` seconds, or until
+        another one has led, it is left to others. StoreLocked, StoreError."""
 
     async def put(self, records: Iterable[GenerationRecord]) -> None:
         """Keep the newest record of each scope. On return all survive a crash; before, each scope has its old or its

@@ -18,7 +18,7 @@ class MemoryStore(Unshared):
         self._operator = OperatorState()
         self._open = False
 
-    async def open(self, standby: Standby) -> Snapshot:
+    async def open(self, standby: Standby, gives_way: float = 0.0) -> Snapshot:
         if self._open:
             raise StoreLocked("this memory store is open already")
         self._open = True

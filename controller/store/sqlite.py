@@ -36,7 +36,7 @@ class SqliteStore(Unshared):
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="store")
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
-    async def open(self, standby: Standby) -> Snapshot:
+    async def open(self, standby: Standby, gives_way: float = 0.0) -> Snapshot:
         return await self._do(self._file.open)
 
     async def put(self, records: Iterable[GenerationRecord]) -> None:

@@ -51,13 +51,21 @@ class Answer:
 
 
 async def ask(place: Place, request: Request) -> Answer:
-    """Send it and wait for the end of the answer, without a limit. OSError or NotHttpError if there is none."""
+    """Send it and wait for the end of the answer, without a limit. OSError or NotHttpError if there is none.
+
+    OSError, too, for a place that cannot exist: it may have come in a message.
+    """
     head = [f"{'GET' if request.body is None else 'POST'} {request.path} HTTP/1.1"]
     head += [f"Host: {place.authority}", "Connection: close"]
     if request.body is not None:
         head += ["Content-Type: application/json", f"Content-Length: {len(request.body)}"]
     head += [f"{name}: {value}" for name, value in request.headers.items()]
-    reader, writer = await asyncio.open_connection(place.host, place.port, ssl=_context() if place.tls else None)
+    if not place.host:  # asyncio would take this machine
+        raise OSError(f"expected a host, got {place.host!r}")
+    try:
+        reader, writer = await asyncio.open_connection(place.host, place.port, ssl=_context() if place.tls else None)
+    except (ValueError, OverflowError) as error:  # a label of a name that is too long, a port beyond 65535
+        raise OSError(f"not an address of an API server: {error}") from None
     try:
         writer.write("\r\n".join([*head, "", ""]).encode() + (request.body or b""))
         await writer.drain()

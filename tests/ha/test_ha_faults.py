@@ -164,8 +164,8 @@ def test_the_leaders_wall_clock_jumps(ha: Ha, tmp_path: Path) -> None:
     }
     try:
         clocked.end()
-        clocked.start()
         second = ha.wait_leader(HANG, than=clocked)
+        clocked.start()
         all_back(ha)
         ha.wait(lambda: clocked.ask("/livez"), "the one with the odd clock to stand by", HANG)
         second.end()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import signal
 from pathlib import Path
@@ -57,6 +58,25 @@ async def test_foreign_deployment_is_refused(place: Path) -> None:
         await one.command(deployment_id="other", start=start())
         refused = await one.answer("command_refused")
         assert refused.code == "deployment" and "'default'" in refused.reason and "'other'" in refused.reason
+        assert one.records.newest(KEY).generation == 0
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({"probe_request": pb.ProbeRequest(deadline_seconds=math.nan)}, "probe_request.deadline_seconds: nan"),
+        ({"stop": pb.StopCmdMsg(slot=wire.slot(), grace_seconds=math.inf)}, "stop.grace_seconds: inf"),
+        (
+            {"start": pb.StartCmdMsg(slot=wire.slot(), health=pb.HealthSettings(canary_interval_seconds=-math.inf))},
+            "start.health.canary_interval_seconds: -inf",
+        ),
+    ],
+)
+async def test_a_number_that_nobody_can_mean_is_refused(place: Path, body: dict[str, Any], words: str) -> None:
+    async with direct(place) as one:
+        await one.command(**body)
+        refused = await one.answer("command_refused")
+        assert refused.code == "limits" and refused.reason == f"expected a finite number, got {words}"
         assert one.records.newest(KEY).generation == 0
 
 

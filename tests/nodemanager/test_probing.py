@@ -157,3 +157,19 @@ async def test_an_engine_that_takes_no_token_ids_is_asked_with_text() -> None:
         request = pb.ProbeRequest(host="127.0.0.1", port=server.port, served_model="m", prompt_tokens=3)
         assert (await probe(request, [own])).ok
         assert len(server.requests[0][2]["prompt"].split()) == 3
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"host": ""}, "expected a host, got ''"),
+        ({"host": "", "tls": True}, "expected a host, got ''"),
+        ({"host": "x" * 64}, "not an address of an API server"),
+        ({"host": "127.0.0.1", "port": 65536}, "not an address of an API server"),
+        ({"host": ".", "tls": True}, "not an address of an API server"),
+        ({"host": "127.0.0.1", "prompt_tokens": 2**32 - 1}, "prompt_tokens: expected at most 100000, got 4294967295"),
+    ],
+)
+async def test_a_place_that_cannot_exist_is_answered(fields: dict[str, Any], words: str) -> None:
+    report = await probe(pb.ProbeRequest(request_id="p1", **fields), [])
+    assert report.request_id == "p1" and not report.ok and words in report.detail, report.detail

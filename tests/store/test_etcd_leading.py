@@ -78,6 +78,29 @@ async def test_a_standby_is_told_who_leads_and_takes_over_at_once(etcd: EtcdClus
     await second.close()
 
 
+async def test_who_gives_way_waits_for_nobody_for_long(etcd: EtcdCluster) -> None:
+    store = etcd_store(etcd, new_deployment(), "c1")
+    begun = time.monotonic()
+    await store.open(nobody, gives_way=0.6)
+    assert time.monotonic() - begun >= 0.6
+    await store.close()
+
+
+async def test_who_gives_way_leads_again_once_another_has_led(etcd: EtcdCluster) -> None:
+    """It stands by from the first moment: it knows the new leader, and follows when that one ends."""
+    deployment = new_deployment()
+    first, epoch = await opened(etcd_store(etcd, deployment, "c1"))
+    await first.close()
+    told = Told()
+    opening = asyncio.create_task(first.open(told, gives_way=1000.0))
+    await asyncio.sleep(0.2)
+    second, _ = await opened(etcd_store(etcd, deployment, "c2"))
+    assert (await told.until("c2")).epoch == epoch + 1
+    await second.close()
+    assert (await asyncio.wait_for(opening, 10)).epoch == epoch + 2
+    await first.close()
+
+
 async def test_one_of_several_standbys_takes_over(etcd: EtcdCluster) -> None:
     deployment = new_deployment()
     leader, epoch = await opened(etcd_store(etcd, deployment, "c0"))
