@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 import time
 from collections.abc import Awaitable, Callable
@@ -225,6 +226,9 @@ class Link:
         if answer.WhichOneof("body") != "registered":
             raise SessionEnded(f"expected Registered or Refused, got {answer.WhichOneof('body') or 'nothing known'}")
         registered: pb.Registered = answer.registered
+        if not 0 < registered.heartbeat_interval_seconds < math.inf:
+            got = registered.heartbeat_interval_seconds
+            raise SessionEnded(f"heartbeat_interval_seconds: expected a number above 0, got {got}")
         return registered
 
     def _refused(self, refused: pb.Refused) -> None:

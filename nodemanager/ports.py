@@ -22,7 +22,9 @@ GREETING = b"motor-prepare "
 
 
 def taken_ports(ports: Iterable[int], address: str) -> dict[int, str]:
-    """Each port that an engine could not listen on, and who is in the way: "held by python3, pid 812"."""
+    """Each port that an engine could not listen on, and who is in the way: "held by python3, pid 812". `address`: a
+    literal, beside the wildcards; empty: those only.
+    """
     taken = [port for port in ports if not _free(port, address)]
     if taken:
         # A child of this process holds a copy of a probe's socket from its fork to its exec.

@@ -174,7 +174,8 @@ class Preparer:
 
     async def _taken_ports(self, message: pb.PrepareMsg) -> dict[int, str]:
         wanted = checks.wanted_ports(message)
-        taken = await in_thread(taken_ports, wanted, message.address)
+        address = message.address if checks.address_item(message.address).ok else ""  # any text; its own item says so
+        taken = await in_thread(taken_ports, wanted, address)
         for other in self._reservations.values():
             if other.key != SlotKey.from_message(message.slot):
                 taken.update({port: f"reserved for slot {other.key}" for port in wanted if port in other.ports})

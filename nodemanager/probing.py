@@ -13,17 +13,12 @@ from engine_launch.profiles import takes_text_only
 from nodemanager.records import StartRecord
 
 DEADLINE_SECONDS = 30.0
-#: of a prompt; a canary's is twice the ranks of a PCP group, and a longer one is a mistake that costs memory here
-MOST_PROMPT_TOKENS = 100_000
 
 
 async def probe(request: pb.ProbeRequest, records: Iterable[StartRecord]) -> pb.ProbeReport:
     """`records` are this node's starts: all processes of a group have the same key and the same connector, so what the
     API server wants beside the model's name stands there. Never raises, whatever is asked and whatever the server does.
     """
-    if request.prompt_tokens > MOST_PROMPT_TOKENS:
-        detail = f"prompt_tokens: expected at most {MOST_PROMPT_TOKENS}, got {request.prompt_tokens}"
-        return pb.ProbeReport(request_id=request.request_id, detail=detail)
     own = next((one for one in records if request.host in (one.master_addr, one.api_host)), None)
     params = virtual_transfer_params(own.argv, own.role) if own else None
     more: dict[str, object] = {"kv_transfer_params": params} if params else {}

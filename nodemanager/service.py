@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from motor_rpc import control_pb2 as pb
-from motor_rpc.finite import not_finite
 
 from engine_launch.profiles import UnknownProfile, resolve
 from engine_launch.secrets import Mask
@@ -31,6 +30,7 @@ from nodemanager.environment import ScriptCache
 from nodemanager.items import WARNING
 from nodemanager.link import Link
 from nodemanager.logstream import PLAIN, LogStreams
+from nodemanager.plausible import implausible
 from nodemanager.ports import show_taken, taken_ports
 from nodemanager.prepare import Held, Preparer
 from nodemanager.records import RecordError, Records, StartRecord, boot_id
@@ -229,8 +229,8 @@ class NodeManager:
         if message.deployment_id != self.config.deployment_id:
             reason = f"deployment_id: expected {self.config.deployment_id!r}, got {message.deployment_id!r}"
             self._refuse(slot, generation, kind, "deployment", reason)
-        elif found := not_finite(message):
-            self._refuse(slot, generation, kind, "limits", f"expected a finite number, got {found}")
+        elif problem := implausible(message):
+            self._refuse(slot, generation, kind, "limits", problem)
         elif kind == "placement":
             self.placement = message.placement
             log.info("placement: %s %s", message.placement.state, message.placement.reason)

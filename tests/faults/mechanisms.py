@@ -453,7 +453,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         (
             Edit(
                 PREPARE,
-                "        taken = await in_thread(taken_ports, wanted, message.address)\n",
+                "        taken = await in_thread(taken_ports, wanted, address)\n",
                 "        taken: dict[int, str] = {}\n",
             ),
         ),

@@ -64,11 +64,23 @@ async def test_foreign_deployment_is_refused(place: Path) -> None:
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        ({"probe_request": pb.ProbeRequest(deadline_seconds=math.nan)}, "probe_request.deadline_seconds: nan"),
-        ({"stop": pb.StopCmdMsg(slot=wire.slot(), grace_seconds=math.inf)}, "stop.grace_seconds: inf"),
+        (
+            {"probe_request": pb.ProbeRequest(deadline_seconds=math.nan)},
+            "a finite number, got probe_request.deadline_seconds: nan",
+        ),
+        (
+            {"stop": pb.StopCmdMsg(slot=wire.slot(), grace_seconds=math.inf)},
+            "a finite number, got stop.grace_seconds: inf",
+        ),
         (
             {"start": pb.StartCmdMsg(slot=wire.slot(), health=pb.HealthSettings(canary_interval_seconds=-math.inf))},
-            "start.health.canary_interval_seconds: -inf",
+            "a finite number, got start.health.canary_interval_seconds: -inf",
+        ),
+        ({"start": pb.StartCmdMsg(api_port=65536)}, "a port up to 65535, got start.api_port: 65536"),
+        ({"prepare": pb.PrepareMsg(ports=[8000, 70000])}, "a port up to 65535, got prepare.ports: 70000"),
+        (
+            {"probe_request": pb.ProbeRequest(prompt_tokens=2**32 - 1)},
+            "at most 100000 tokens, got probe_request.prompt_tokens: 4294967295",
         ),
     ],
 )
@@ -76,7 +88,7 @@ async def test_a_number_that_nobody_can_mean_is_refused(place: Path, body: dict[
     async with direct(place) as one:
         await one.command(**body)
         refused = await one.answer("command_refused")
-        assert refused.code == "limits" and refused.reason == f"expected a finite number, got {words}"
+        assert refused.code == "limits" and refused.reason == f"expected {words}"
         assert one.records.newest(KEY).generation == 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
 from collections.abc import AsyncIterator, Callable
 
@@ -79,6 +80,18 @@ async def test_three_missing_answers_end_the_session() -> None:
         await controller.session(1)
         assert 0.2 < time.monotonic() - began < 2.0
         assert first.over.is_set()
+
+
+@pytest.mark.parametrize("interval", [0.0, -1.0, math.nan, math.inf])
+async def test_an_interval_that_cannot_be_is_no_session(interval: float) -> None:
+    """NaN would put asyncio's timers out of order, and zero would beat without a pause."""
+    node = Node()
+    async with wire.serve(wire.Controller(interval=interval)) as controller, linked(node, controller.port) as link:
+        session = await controller.session(1)
+        assert session.beats == 0
+        assert f"expected a number above 0, got {interval}" in link.state.detail
+        controller.interval = 0.05
+        await until(lambda: link.state.state == "connected")
 
 
 async def test_a_broken_stream_is_dialled_again_with_a_new_registration() -> None:

@@ -9,6 +9,7 @@ from controller.api import guard, limits, log_streams, pace, sessions, wire
 from controller.config import load, text, yaml_text
 from controller.config.controller_rules import AccessSettings
 from engine_launch.guarded import guarded_env
+from nodemanager import plausible
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = (ROOT / "docs/security.md").read_text()
@@ -30,6 +31,7 @@ def test_the_limits_that_it_states_are_the_codes() -> None:
         f"a node does not read | {sessions.QUEUED_MESSAGES} |",
         f"{pace.MESSAGES_AT_ONCE:,} at once, then {pace.MESSAGES_PER_SECOND} a second",
         f"2^{wire.LARGEST_COUNT.bit_length() - 1}",
+        f"ports up to {plausible.LARGEST_PORT}, prompts up to {plausible.MOST_PROMPT_TOKENS:,} tokens",
         f"{log_streams.QUEUED_CHUNKS} chunks",
         f"{load.LARGEST >> 20} MB, {text.DEEPEST} levels, {yaml_text._MOST:,} values",
     ):
