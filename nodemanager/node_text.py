@@ -45,7 +45,9 @@ def read_yaml(path: Path) -> Any:
 def _count(value: Any, known: dict[int, int]) -> int:
     """How many values `value` is made of, each alias counted as what it stands for. NodeTextError if they are too many,
     RecursionError for one inside itself."""
-    if isinstance(value, str) and not value.isascii():
+    if isinstance(value, str):
+        if "\0" in value:
+            raise NodeTextError("a NUL character (\\0) ends every path and argument")
         value.encode()  # half a surrogate pair is no character: UnicodeEncodeError
     if not isinstance(value, (dict, list)):
         return 1

@@ -1,4 +1,4 @@
-"""Numbers of a command that cannot be meant, refused before anything is done with them."""
+"""Numbers and texts of a command that cannot be meant, refused before anything is done with them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MOST_PROMPT_TOKENS = 100_000
 
 
 def implausible(message: pb.ControllerMessage) -> str:
-    """What is wrong with a number of `message`, as "expected ..., got ..."; empty if nothing is."""
+    """What is wrong with a number or a text of `message`, as "expected ..., got ..."; empty if nothing is."""
     if found := not_finite(message):
         return f"expected a finite number, got {found}"
     for name, port in _ports(message):
@@ -25,6 +25,9 @@ def implausible(message: pb.ControllerMessage) -> str:
     ):
         if tokens > MOST_PROMPT_TOKENS:
             return f"expected at most {MOST_PROMPT_TOKENS} tokens, got {name}: {tokens}"
+    for name, text in _for_the_kernel(message):
+        if "\0" in text:  # the kernel's texts end there
+            return f"expected no NUL character, got {name}: {text[:200]!r}"
     return ""
 
 
@@ -36,3 +39,12 @@ def _ports(message: pb.ControllerMessage) -> Iterator[tuple[str, int]]:
     yield "start.api_port", start.api_port
     yield "start.dp_rpc_port", start.dp_rpc_port
     yield "probe_request.port", message.probe_request.port
+
+
+def _for_the_kernel(message: pb.ControllerMessage) -> Iterator[tuple[str, str]]:
+    """What becomes a path, a word of a command line or a variable of an environment."""
+    yield "prepare.model", message.prepare.model
+    yield from (("start.argv", word) for word in message.start.argv)
+    for name, value in message.start.env.items():
+        yield "start.env", name
+        yield f"start.env.{name}", value

@@ -7,11 +7,11 @@ import re
 from typing import Any, NoReturn
 
 from controller.config.errors import Path
-from controller.config.text import DEEPEST, Parsed, TextError, WrittenFloat, is_text
+from controller.config.text import DEEPEST, Parsed, TextError, WrittenFloat, unusable
 
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
 
-_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+_SUSPECT = re.compile(r"\\u(?:[dD][89a-fA-F]|0000)")
 
 
 def parse(text: str) -> Parsed:
@@ -49,8 +49,8 @@ def _scan(text: str) -> tuple[dict[Path, int], tuple[tuple[Path, int, int], ...]
         token = match.group()
         if len(path) > DEEPEST:
             raise TextError("not usable: nested too deeply", line, 1)
-        if _SURROGATE.search(token) and not is_text(json.loads(token)):
-            raise TextError("not usable: half of a surrogate pair is no character", line, 1)
+        if _SUSPECT.search(token) and (problem := unusable(json.loads(token))):
+            raise TextError(problem, line, 1)
         if token in "]}":
             path.pop()
             expect_key = False

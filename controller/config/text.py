@@ -9,18 +9,20 @@ from typing import Any
 from controller.config.errors import Path
 from engine_launch.written_number import WrittenFloat
 
-__all__ = ["DEEPEST", "Parsed", "TextError", "WrittenFloat", "is_text"]
+__all__ = ["DEEPEST", "Parsed", "TextError", "WrittenFloat", "unusable"]
 
 DEEPEST = 64  # levels of nesting; deeper than any option of an engine, and far from Python's limit of recursion
 
 
-def is_text(value: str) -> bool:
-    """False for text that no file can hold: JSON and YAML can write half a surrogate pair."""
+def unusable(value: str) -> str:
+    """Why no path, command line or variable can hold this text, which JSON and YAML can write; empty if one can."""
+    if "\0" in value:
+        return "not usable: a NUL character (\\0) ends every path and argument"
     try:
         str(value).encode()
     except UnicodeEncodeError:
-        return False
-    return True
+        return "not usable: half of a surrogate pair is no character"
+    return ""
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,12 @@ from typing import Any
 import yaml
 
 from controller.config.errors import Path
-from controller.config.text import DEEPEST, Parsed, TextError, WrittenFloat, is_text
+from controller.config.text import DEEPEST, Parsed, TextError, WrittenFloat, unusable
 
 _INT = re.compile(r"^[-+]?[0-9]+$")
 _HEX = re.compile(r"^0x[0-9a-fA-F]+$")
 _FLOAT = re.compile(r"^[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?$")
 _MOST = 100_000  # values; an alias counts as often as it is used, and nine lines make billions of them
-_HALF = "not usable: half of a surrogate pair is no character"
 _NULL = frozenset({"", "~", "null", "Null", "NULL"})
 _BOOL = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
 
@@ -75,8 +74,8 @@ class _Reader:
             key = key_node.value if isinstance(key_node, yaml.ScalarNode) else None
             if key is None:
                 raise TextError("not usable: a key has to be plain text", line, key_node.start_mark.column + 1)
-            if not is_text(key):
-                raise TextError(_HALF, line, key_node.start_mark.column + 1)
+            if problem := unusable(key):
+                raise TextError(problem, line, key_node.start_mark.column + 1)
             if key == "<<" and key_node.style is None:
                 for inherited in self._merged(value_node, path):
                     result = {**inherited, **result}
@@ -98,8 +97,8 @@ class _Reader:
 
 def _scalar(node: yaml.ScalarNode) -> Any:
     text: str = node.value
-    if not is_text(text):
-        raise TextError(_HALF, node.start_mark.line + 1, node.start_mark.column + 1)
+    if problem := unusable(text):
+        raise TextError(problem, node.start_mark.line + 1, node.start_mark.column + 1)
     if node.style in ("'", '"', "|", ">"):
         return text
     if node.tag == "tag:yaml.org,2002:str" and node.start_mark.buffer and _tagged(node):

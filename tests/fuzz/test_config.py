@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
+import re
 import resource
 import time
 from collections.abc import Iterator
@@ -202,6 +203,30 @@ def test_what_is_hard_to_read_is_refused_at_once(tmp_path: Path, name: str) -> N
     said = str(error.value)
     said.encode()
     assert len(said) < 200_000 and "Traceback" not in said
+
+
+@pytest.mark.parametrize(
+    ("text", "suffix", "words"),
+    [
+        (r'{"a":\n ["\u0000"]}', ".json", "deploy.json:2:1: not usable: a NUL character"),
+        (r'{"a\u0000": 1}', ".json", "deploy.json:1:1: not usable: a NUL character"),
+        (r'a: ["b\0"]', ".yaml", "deploy.yaml:1:5: not usable: a NUL character"),
+        (r'"b\0": 1', ".yaml", "deploy.yaml:1:1: not usable: a NUL character"),
+        (r'{"a":\n ["\ud800"]}', ".json", "deploy.json:2:1: not usable: half of a surrogate pair"),
+        ("a: b\n" + r'"\ud800": 1', ".yaml", "deploy.yaml:2:1: not usable: half of a surrogate pair"),
+    ],
+)
+def test_text_that_nothing_can_hold_is_found_where_it_stands(
+    tmp_path: Path, text: str, suffix: str, words: str
+) -> None:
+    file = tmp_path / f"deploy{suffix}"
+    file.write_text(text.replace(r"\n", "\n"))
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        load_deployment(file)
+    if suffix == ".yaml":
+        problem = "a NUL character" if r"\0" in text else "half a character"
+        with pytest.raises(node_file.ConfigError, match=problem):
+            node_file.load(file)
 
 
 @pytest.mark.parametrize("name", [name for name, (_, suffix) in HARD.items() if suffix == ".yaml"])

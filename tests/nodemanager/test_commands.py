@@ -76,6 +76,9 @@ async def test_foreign_deployment_is_refused(place: Path) -> None:
             {"start": pb.StartCmdMsg(slot=wire.slot(), health=pb.HealthSettings(canary_interval_seconds=-math.inf))},
             "a finite number, got start.health.canary_interval_seconds: -inf",
         ),
+        ({"prepare": pb.PrepareMsg(model="a\0b")}, "no NUL character, got prepare.model: 'a\\x00b'"),
+        ({"start": pb.StartCmdMsg(argv=["vllm", "\0"])}, "no NUL character, got start.argv: '\\x00'"),
+        ({"start": pb.StartCmdMsg(env={"A": "\0"})}, "no NUL character, got start.env.A: '\\x00'"),
         ({"start": pb.StartCmdMsg(api_port=65536)}, "a port up to 65535, got start.api_port: 65536"),
         ({"prepare": pb.PrepareMsg(ports=[8000, 70000])}, "a port up to 65535, got prepare.ports: 70000"),
         (
