@@ -99,12 +99,14 @@ class EtcdStore:
                     if seen is None and not waits:
                         log.error("waiting for etcd: %s", client.trouble)
                     waits = seen is None
-                    said.tell(_leader(seen.kv) if seen is not None else None)
+                    leader = _leader(seen.kv) if seen is not None else None
+                    said.tell(leader)
                     if seen is None:
                         continue
                     await pay(client, self._owed)
                     if seen.kv is not None:
-                        not_before = -math.inf  # somebody has taken what was left to others
+                        if leader is None or leader.controller_id != self._me.controller_id:
+                            not_before = -math.inf  # somebody has taken what was left to others
                         continue
                     if time.monotonic() < not_before:
                         break  # and look again: no change tells that nobody wants it

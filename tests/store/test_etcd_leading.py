@@ -86,6 +86,21 @@ async def test_who_gives_way_waits_for_nobody_for_long(etcd: EtcdCluster) -> Non
     await store.close()
 
 
+async def test_who_gives_way_finds_its_own_key(etcd: EtcdCluster) -> None:
+    """Its lease could not be given back at the hand-over. When the key goes, nobody else has led yet."""
+    store = etcd_store(etcd, new_deployment(), "c1")
+    key = store._keys.leader.decode()
+    etcd.ctl("put", key, store._leader_text(3).decode())
+    told = Told()
+    begun = time.monotonic()
+    opening = asyncio.create_task(store.open(told, gives_way=1.5))
+    await told.until("c1")
+    etcd.ctl("del", key)
+    await asyncio.wait_for(opening, 10)
+    assert time.monotonic() - begun >= 1.5
+    await store.close()
+
+
 async def test_who_gives_way_leads_again_once_another_has_led(etcd: EtcdCluster) -> None:
     """It stands by from the first moment: it knows the new leader, and follows when that one ends."""
     deployment = new_deployment()
