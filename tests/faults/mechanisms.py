@@ -388,7 +388,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "Links: 30 % loss both ways between the controller and the master's node, starting and serving",
         (f"{LINKS}test_lossy_link",),
         "the node timeout, and losing sight of a node in start-up is no failure",
-        ("no restart was used up", "for every instance to be ready"),
+        ("no restart was used up", "for every instance to be ready", "the gang serves"),
         (
             Edit(SESSIONS, "timers.node_timeout - silent", "timers.node_timeout / 10 - silent"),
             LOST_SIGHT_IS_FAILURE,

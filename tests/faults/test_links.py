@@ -77,7 +77,7 @@ def test_lossy_link(make: Make) -> None:
         assert before.restarts == (0,), "no restart was used up"
         end = time.monotonic() + 15.0
         while time.monotonic() < end:
-            assert cluster.answers()
+            assert cluster.answers(), "the gang serves"
             cluster.untouched(before, 0)
     cluster.expect_nothing("30 % loss while serving", before)
     invariants.check(cluster)
