@@ -70,7 +70,7 @@ soak: .venv ## random kills of real daemons (root); KILLS=1000 takes more, SEED=
 fuzz: .venv ## nonsense for REST, streams and files, property tests with new examples; FUZZ=100 takes more
 	@echo "fuzzing, $(FUZZ) times as much as in make test ..."
 	@FUZZ=$(FUZZ) $(PY) -m pytest tests/fuzz $(PYTEST)
-	@FUZZ=$(FUZZ) $(PY) -m pytest -m hypothesis tests/config tests/engine_launch tests/store $(PYTEST)
+	@FUZZ=$(FUZZ) $(PY) -m pytest -m hypothesis tests/config tests/core tests/engine_launch tests/store $(PYTEST)
 
 .PHONY: sim
 sim: .venv ## random worlds in virtual time over the real core; SEEDS=100000 takes more

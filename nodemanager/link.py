@@ -228,7 +228,9 @@ class Link:
         registered: pb.Registered = answer.registered
         if not 0 < registered.heartbeat_interval_seconds < math.inf:
             got = registered.heartbeat_interval_seconds
-            raise SessionEnded(f"heartbeat_interval_seconds: expected a number above 0, got {got}")
+            raise SessionEnded(
+                f"heartbeat_interval_seconds: expected a number above 0, got {got}; is it a motor-controller?"
+            )
         return registered
 
     def _refused(self, refused: pb.Refused) -> None:

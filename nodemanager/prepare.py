@@ -112,12 +112,14 @@ class Preparer:
             float("inf"),
         )
         report = pb.PrepareReport(slot=message.slot, generation=message.generation)
-        items = [*self._at_once(key, message), clock]
+        at_once = self._at_once(key, message)
+        address = message.address if at_once[0].ok else ""  # else any text, and its own item says so
+        items = [*at_once, clock]
         # Reserved before anything is awaited: two slots must not get one device.
         if all(item.ok for item in items):
             self._reservations[key] = reserved
         try:
-            items += await self._look(key, message, report, reserved)
+            items += await self._look(key, message, report, reserved, address)
             if all(item.ok for item in items):
                 items.append(await self._master(message, reserved, deadline))
             report.ok = all(item.ok for item in items)
@@ -133,7 +135,7 @@ class Preparer:
         return report
 
     def _at_once(self, key: SlotKey, message: pb.PrepareMsg) -> list[Item]:
-        """Answers that need no wait."""
+        """Answers that need no wait, the address's first."""
         address = checks.address_item(message.address)
         items = [address]
         if address.ok:
@@ -142,7 +144,7 @@ class Preparer:
         return [*items, devices, checks.environment_item(self._config, message.engine)]
 
     async def _look(
-        self, key: SlotKey, message: pb.PrepareMsg, report: pb.PrepareReport, reserved: Reservation
+        self, key: SlotKey, message: pb.PrepareMsg, report: pb.PrepareReport, reserved: Reservation, address: str
     ) -> list[Item]:
         """Answers that need the file system, children and tools, most of them at the same time. What is found goes
         into `report` and `reserved` as well.
@@ -150,7 +152,7 @@ class Preparer:
         config = self._config
         # First, because a left-over holds ports, memory and devices.
         left = await checks.left_overs_item(self._owner, key, self._held().generations.get(key))
-        taken = await self._taken_ports(message)
+        taken = await self._taken_ports(message, address)
         devices = [device for device in message.devices if device in config.devices.all()]
         (engine, version), (toolkit, cann), model, files, (machine, driver) = await asyncio.gather(
             checks.engine_item(config, self._versions, message.engine, message.engine_version),
@@ -172,9 +174,8 @@ class Preparer:
         leased.update({device: slot for slot, devices in self._held().devices.items() for device in devices})
         return {device: slot for device, slot in leased.items() if slot != key}
 
-    async def _taken_ports(self, message: pb.PrepareMsg) -> dict[int, str]:
+    async def _taken_ports(self, message: pb.PrepareMsg, address: str) -> dict[int, str]:
         wanted = checks.wanted_ports(message)
-        address = message.address if checks.address_item(message.address).ok else ""  # any text; its own item says so
         taken = await in_thread(taken_ports, wanted, address)
         for other in self._reservations.values():
             if other.key != SlotKey.from_message(message.slot):

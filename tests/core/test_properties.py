@@ -171,7 +171,8 @@ def ends_well(cluster: Cluster) -> None:
 
 ClusterMachine.TestCase.settings = settings(
     max_examples=EXAMPLES,
-    derandomize="SEEDS" not in os.environ,  # the same walks in every `make test`; new ones when asked for
+    derandomize=not {"SEEDS", "FUZZ"}
+    & os.environ.keys(),  # the same walks in every `make test`; new ones when asked for
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=list(HealthCheck),

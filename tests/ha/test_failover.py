@@ -10,6 +10,7 @@ from pathlib import Path
 
 import httpx
 
+from controller.terms import GIVES_WAY_SECONDS
 from tests.cluster.test_systemd import ServiceManager
 from tests.ha.cluster import LEASE, Controller, Ha, seconds_until
 from tests.ha.measured import note
@@ -107,6 +108,21 @@ def test_what_a_standby_answers(ha: Ha) -> None:
         standby.url + "/v1/orders", json={"order": "cordon", "target": "n9"}, trust_env=False, follow_redirects=True
     )
     assert order.status_code == 409 and str(order.url).startswith(leader.url), "the leader has answered"
+
+
+def test_who_steps_down_with_no_other_there_leads_again(ha: Ha) -> None:
+    before, leader = ha.before(), ha.leader()
+    standby = ha.other(leader)
+    standby.end()
+    try:
+        began = time.monotonic()
+        httpx.post(leader.url + "/v1/step-down", json={}, trust_env=False).raise_for_status()
+        ha.wait(lambda: leader.leads() and ha.status()["epoch"] > before.epoch, "it to lead again", HANG)
+        assert time.monotonic() - began >= GIVES_WAY_SECONDS, "left to others first"
+        ha.wait(ha.all_there, "everything to be there", HANG)
+        ha.untouched(before)
+    finally:
+        standby.start()
 
 
 def test_the_service_manager_hears_who_leads(ha: Ha, tmp_path: Path) -> None:
